@@ -1,0 +1,41 @@
+# pgsteer. Every target is thin; `make` lists them.
+
+GO      ?= go
+BIN     := bin/pgsteer
+# make test TEST=pattern, make bench BENCH=pattern COUNT=6
+TEST    ?= .
+BENCH   ?= .
+COUNT   ?= 1
+TIMEOUT ?= 25m
+PKGS    ?= ./...
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint build fmt golden
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## Run the main job on real servers, in about a minute; installs what is missing (as root)
+	@scripts/setup demo
+	@$(MAKE) -s build
+	@$(BIN) demo
+
+test: ## Run every test, against real servers too; installs what is missing (as root)
+	@scripts/setup test
+	$(GO) vet $(PKGS)
+	$(GO) test -race -shuffle=on -timeout $(TIMEOUT) -run '$(TEST)' $(PKGS)
+
+bench: ## Run the benchmarks in Go's format: make bench BENCH=pattern COUNT=6
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m $(PKGS)
+
+lint: ## Check formatting and style
+	$(GO) tool -modfile=tools/go.mod golangci-lint run
+
+fmt: ## Format the code
+	$(GO) tool -modfile=tools/go.mod gofumpt -w agent cmd internal templates watchers xds
+
+golden: ## Write golden files anew
+	$(GO) test ./templates/... ./xds/resources/... ./agent/... -update
+
+build: ## Build bin/pgsteer
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/pgsteer
