@@ -1,0 +1,183 @@
+package config
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Config is everything an agent is told. Default has the meaning of each
+// field that a file leaves out.
+type Config struct {
+	// StateDir is the folder of the saved state; empty: see StateFolder.
+	StateDir string `yaml:"state_dir" type:"path"`
+	Log      Log    `yaml:"log"`
+	Listen   Listen `yaml:"listen"`
+	// Local is the node on this host, for paths such as /primary that name none.
+	Local  NodeRef `yaml:"local"`
+	Consul Consul  `yaml:"consul"`
+	// Postgres is what clusters begin with. It stands before Clusters, since
+	// fields are decoded in this order, whatever the order in the file.
+	Postgres  Postgres   `yaml:"postgres"`
+	Clusters  Clusters   `yaml:"clusters"`
+	HAProxy   HAProxy    `yaml:"haproxy"`
+	Envoy     Envoy      `yaml:"envoy"`
+	Templates []Template `yaml:"templates"`
+}
+
+// Log says how much is logged and in which form.
+type Log struct {
+	Level  LogLevel  `yaml:"level"`
+	Format LogFormat `yaml:"format"`
+}
+
+// Listen has the agent's own listeners; an empty address switches one off.
+type Listen struct {
+	AgentCheck ListenAddress `yaml:"agent_check"` // HAProxy's agent-check
+	Health     ListenAddress `yaml:"health"`      // Patroni's health paths
+	Status     ListenAddress `yaml:"status"`      // /livez, /readyz, /metrics, status
+	XDS        ListenAddress `yaml:"xds"`         // Envoy's subscription, gRPC
+}
+
+// Consul says how the local Consul agent is reached.
+type Consul struct {
+	Address    string `yaml:"address"` // http://, https:// or unix://
+	TokenFile  string `yaml:"token_file" type:"file"`
+	Datacenter string `yaml:"datacenter"` // empty: the agent's own
+	CAFile     string `yaml:"ca_file" type:"file"`
+	CertFile   string `yaml:"cert_file" type:"file"`
+	KeyFile    string `yaml:"key_file" type:"file"`
+	ServerName string `yaml:"server_name"`
+
+	// Token is the content of TokenFile; only Load fills it.
+	Token Secret `yaml:"-"`
+}
+
+// Postgres says how nodes are probed.
+type Postgres struct {
+	User         string  `yaml:"user"`
+	Database     string  `yaml:"database"`
+	PasswordFile string  `yaml:"password_file" type:"file"`
+	SSLMode      SSLMode `yaml:"sslmode"`
+	SSLRootCert  string  `yaml:"sslrootcert" type:"file"`
+	SSLCert      string  `yaml:"sslcert" type:"file"`
+	SSLKey       string  `yaml:"sslkey" type:"file"`
+	// Interval is the time from one question to the next.
+	Interval       time.Duration `yaml:"interval"`
+	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+	QueryTimeout   time.Duration `yaml:"query_timeout"`
+	// LoginEvery is the time between fresh logins, which prove the postmaster.
+	LoginEvery time.Duration `yaml:"login_every"`
+
+	// Password is the content of PasswordFile; only Load fills it.
+	Password Secret `yaml:"-"`
+}
+
+// HAProxy lists the sockets of the HAProxy processes that are told at once.
+type HAProxy struct {
+	// Sockets are paths of UNIX sockets or host:port on loopback, see SocketNetwork.
+	Sockets []string      `yaml:"sockets" type:"socket"`
+	Timeout time.Duration `yaml:"timeout"` // for one command and its answer
+}
+
+// Envoy shapes what is served over xDS.
+type Envoy struct {
+	// ListenHost replaces the host of the pools' listen; the ports stay.
+	ListenHost     string        `yaml:"listen_host"`
+	ConnectTimeout time.Duration `yaml:"connect_timeout"` // Envoy's, to a node
+}
+
+// Default returns the configuration of a file that says nothing. It has no
+// cluster yet and is therefore not valid.
+func Default() *Config {
+	return &Config{
+		Log: Log{Level: LevelInfo, Format: FormatText},
+		Listen: Listen{
+			AgentCheck: "127.0.0.1:7431",
+			Health:     "127.0.0.1:7432",
+			Status:     "127.0.0.1:7433",
+			XDS:        "127.0.0.1:7434",
+		},
+		Consul: Consul{Address: "http://127.0.0.1:8500"},
+		Postgres: Postgres{
+			User:           "pgsteer",
+			Database:       "postgres",
+			SSLMode:        SSLPrefer,
+			Interval:       time.Second,
+			ConnectTimeout: 800 * time.Millisecond,
+			QueryTimeout:   800 * time.Millisecond,
+			LoginEvery:     5 * time.Second,
+		},
+		HAProxy: HAProxy{Timeout: 2 * time.Second},
+		Envoy:   Envoy{ConnectTimeout: time.Second},
+	}
+}
+
+// StateFolder is where the agent keeps its state: state_dir, else the folder
+// that systemd made for the unit ($STATE_DIRECTORY), else pgsteer below
+// $XDG_STATE_HOME or ~/.local/state, else /var/lib/pgsteer. Never the present
+// folder: the memory of timelines must not depend on where somebody stood.
+func (c *Config) StateFolder(getenv func(string) string) string {
+	if c.StateDir != "" {
+		return c.StateDir
+	}
+	// systemd lists several folders with colons when a unit names several.
+	if first, _, _ := strings.Cut(getenv("STATE_DIRECTORY"), ":"); first != "" {
+		return first
+	}
+	if dir := getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "pgsteer")
+	}
+	if home := getenv("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "state", "pgsteer")
+	}
+	return "/var/lib/pgsteer"
+}
+
+// Cluster returns a cluster by name.
+func (c *Config) Cluster(name string) (Cluster, bool) {
+	i := slices.IndexFunc(c.Clusters, func(cl Cluster) bool { return cl.Name == name })
+	if i < 0 {
+		return Cluster{}, false
+	}
+	return c.Clusters[i], true
+}
+
+// ClusterNames returns the names of all clusters, in the file's order.
+func (c *Config) ClusterNames() []string {
+	names := make([]string, len(c.Clusters))
+	for i, cl := range c.Clusters {
+		names[i] = cl.Name
+	}
+	return names
+}
+
+// Policy returns what engine.Decide needs to know of a cluster, and the default
+// policy for a cluster that is not configured.
+func (c *Config) Policy(cluster string) topology.Policy {
+	cl, ok := c.Cluster(cluster)
+	if !ok {
+		return topology.DefaultPolicy()
+	}
+	return cl.policy()
+}
+
+// UsesConsul reports whether any cluster needs Consul, so that an agent without
+// such a cluster never asks there.
+func (c *Config) UsesConsul() bool {
+	return slices.ContainsFunc(c.Clusters, func(cl Cluster) bool {
+		return cl.Authority == topology.AuthorityPatroni
+	})
+}
+
+// EnvoyListen is the address at which Envoy offers a pool: the pool's listen
+// with envoy.listen_host in place of its host. Empty: no listener.
+func (c *Config) EnvoyListen(p Pool) ListenAddress {
+	if p.Listen.Off() || c.Envoy.ListenHost == "" {
+		return p.Listen
+	}
+	return p.Listen.withHost(c.Envoy.ListenHost)
+}

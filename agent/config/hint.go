@@ -1,0 +1,104 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// closest returns the one of the known words that was probably meant, empty
+// when none is near: at most a third of the letters differ.
+func closest(word string, known []string) string {
+	best, found := max(1, len(word)/3)+1, ""
+	for _, k := range known {
+		if d := distance(strings.ToLower(word), strings.ToLower(k)); d < best {
+			best, found = d, k
+		}
+	}
+	return found
+}
+
+// distance counts the insertions, deletions, replacements and swaps of
+// neighbours that turn one word into the other (optimal string alignment).
+func distance(a, b string) int {
+	if d := len(a) - len(b); d > 20 || d < -20 {
+		return max(len(a), len(b)) // nobody mistypes so much; keeps long words cheap
+	}
+	before, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(prev[j]+1, row[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, prev, row = prev, row, before
+	}
+	return prev[len(b)]
+}
+
+// unknownKey explains a key that does not exist here. The second result is the
+// key that was probably meant.
+func unknownKey(key string, known []string) (text, meant string) {
+	shown := quote(key)
+	if slices.Contains(known, key+"_file") {
+		return fmt.Sprintf("unknown key %s: secrets stand in files of their own, name one with `%s_file`", shown, key), key + "_file"
+	}
+	if place := belongs(key); place != "" {
+		return fmt.Sprintf("unknown key %s here, it belongs %s", shown, place), ""
+	}
+	if meant = closest(key, known); meant != "" {
+		return fmt.Sprintf("unknown key %s, did you mean `%s`?", shown, meant), meant
+	}
+	return fmt.Sprintf("unknown key %s, known here: %s", shown, strings.Join(known, ", ")), ""
+}
+
+// belongs says where a key stands that is unknown here and has one place only.
+func belongs(key string) string {
+	var places []string
+	for _, k := range Keys() {
+		if parent, ok := strings.CutSuffix(k.Path, "."+key); ok {
+			places = append(places, "below `"+parent+"`")
+		} else if k.Path == key {
+			places = append(places, "at the top of the file")
+		}
+	}
+	if len(places) != 1 {
+		return ""
+	}
+	return places[0]
+}
+
+// unknownWord explains a word that an enumeration or a list of names lacks.
+func unknownWord(word string, known []string) string {
+	const most = 10
+	list := strings.Join(known[:min(most, len(known))], ", ")
+	if len(known) > most {
+		list += fmt.Sprintf(" and %d more", len(known)-most)
+	}
+	text := fmt.Sprintf("%s is none of %s", quote(word), list)
+	if meant := closest(word, known); meant != "" {
+		text += fmt.Sprintf("; did you mean `%s`?", meant)
+	}
+	return text
+}
+
+// quote shows a text of the file, shortened; it may be anything.
+func quote(s string) string {
+	const most = 60
+	if r := []rune(s); len(r) > most {
+		s = string(r[:most]) + "…"
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == '`' || r == 0x7f }) {
+		return fmt.Sprintf("%q", s)
+	}
+	return "`" + s + "`"
+}

@@ -1,0 +1,419 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+func compare(t *testing.T, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestParseMinimal(t *testing.T) {
+	text, err := os.ReadFile("testdata/good/minimal.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Parse("pgsteer.yaml", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	c := defaultCluster("main", want.Postgres)
+	c.Nodes = Nodes{{Name: "n1", Address: topology.Address{Host: "10.0.0.1", Port: 5432}}}
+	want.Clusters = Clusters{c}
+	compare(t, want, got)
+
+	policy := topology.DefaultPolicy()
+	compare(t, policy, got.Policy("main"))
+	compare(t, policy, got.Policy("nobody"))
+	if got.UsesConsul() {
+		t.Error("a cluster without authority uses Consul")
+	}
+}
+
+func parseFull(t *testing.T) *Config {
+	t.Helper()
+	text, err := os.ReadFile("testdata/good/full.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Parse("/etc/pgsteer/pgsteer.yaml", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestParseFullSections(t *testing.T) {
+	got := parseFull(t)
+	want := Default()
+	want.StateDir = "/etc/pgsteer/state"
+	want.Log = Log{Level: LevelDebug, Format: FormatJSON}
+	want.Listen = Listen{AgentCheck: "0.0.0.0:7431", Health: ":7432", Status: "[::1]:7433"}
+	want.Local = NodeRef{Cluster: "main", Node: "n1"}
+	want.Consul = Consul{
+		Address: "https://consul.example:8501", TokenFile: "/etc/pgsteer/consul.token", Datacenter: "dc1",
+		CAFile: "/etc/pgsteer/ca.pem", CertFile: "/etc/pgsteer/client.pem", KeyFile: "/etc/pgsteer/client.key",
+		ServerName: "consul",
+	}
+	want.Postgres.User, want.Postgres.PasswordFile = "probe", "/etc/pgsteer/probe.password"
+	want.Postgres.QueryTimeout = 500 * time.Millisecond
+	want.HAProxy = HAProxy{Sockets: []string{"/etc/pgsteer/run/admin.sock", "127.0.0.1:9999"}, Timeout: 2 * time.Second}
+	want.Envoy = Envoy{ListenHost: "0.0.0.0", ConnectTimeout: time.Second}
+	want.Templates = []Template{{
+		Name: "haproxy", Clusters: []string{"main"}, Timeout: 30 * time.Second, ReloadInterval: 2 * time.Second,
+		Files:  []File{{Builtin: BuiltinHAProxy, Destination: "/etc/haproxy/haproxy.cfg", Mode: 0o600}},
+		Check:  []string{"haproxy", "-c", "-f", "{{.Staged}}"},
+		Reload: []string{"systemctl", "reload", "haproxy"},
+	}, {
+		Name: "pools", Timeout: 30 * time.Second, ReloadInterval: 10 * time.Second,
+		Files: []File{
+			{Source: "/etc/pgsteer/db.tmpl", Destination: "/etc/pgsteer/db.ini", Mode: 0o640},
+			{Source: "/etc/pgsteer/hosts.tmpl", Destination: "/etc/hosts.pg", Mode: 0o640},
+		},
+		Check:        []string{"test", "-s", "{{.Staged}}", "-a", "{{ .Staged 2 }}"},
+		Reload:       []string{"sh", "-c", "echo {{.Destination}}\ntrue"},
+		MasterSocket: "/run/master.sock",
+	}}
+	want.Clusters = got.Clusters // the next test's
+	compare(t, want, got)
+	if !got.UsesConsul() || !got.Templates[0].Covers("main") || got.Templates[0].Covers("other") || !got.Templates[1].Covers("other") {
+		t.Error("UsesConsul or Covers is wrong")
+	}
+}
+
+func TestParseFullClusters(t *testing.T) {
+	c := parseFull(t)
+	compare(t, []string{"main", "other", "third", "fourth"}, c.ClusterNames())
+
+	main := defaultCluster("main", c.Postgres)
+	main.Authority = topology.AuthorityPatroni
+	main.Patroni = Patroni{Scope: "prod", Namespace: "/db/"}
+	main.Policy.SilentAfter, main.Policy.LeaderGap = 3*time.Second, 15*time.Second
+	main.Policy.AuthorityLost = topology.LostSQLOnly
+	main.Postgres.SSLMode, main.Postgres.Interval = SSLVerifyFull, 500*time.Millisecond
+	rw := Pool{Name: "rw", Mode: topology.ModeWrite, Listen: "127.0.0.1:5000", Fallback: topology.FallbackNone}
+	replica := defaultPool("replica", topology.ModeRead)
+	replica.Listen, replica.MaxLag = "127.0.0.1:5001", 16<<20
+	main.Pools = Pools{rw, replica, {Name: "reports", Mode: topology.ModeRead, Listen: "127.0.0.1:5002", Fallback: topology.FallbackNone}}
+	compare(t, main, c.Clusters[0])
+	compare(t, "db/prod/", main.Patroni.KeyPrefix())
+	compare(t, ListenAddress("0.0.0.0:5000"), c.EnvoyListen(rw))
+	compare(t, ListenAddress(""), c.EnvoyListen(Pool{}))
+
+	other := defaultCluster("other", c.Postgres)
+	other.Policy.KillAfter = 30 * time.Second
+	other.Nodes = Nodes{
+		{Name: "n2", Address: topology.Address{Host: "fd00::2", Port: 5432}, Tags: map[string]string{"zone": "a", "nofailover": "true", "build": "012"}},
+		{Name: "n1", Address: topology.Address{Host: "db1.example", Port: 5433}},
+	}
+	compare(t, other, c.Clusters[1])
+
+	third := other
+	third.Name, third.Patroni.Scope, third.Policy.MinDown = "third", "third", 2*time.Second
+	compare(t, third, c.Clusters[2])
+	compare(t, "/etc/pgsteer/nodes/fourth.yaml", c.Clusters[3].Inventory)
+	if c.Clusters[3].Postgres.User != "probe" {
+		t.Error("a cluster did not begin with the shared postgres section, which stands after the clusters")
+	}
+}
+
+// TestPoolModeSetsDefaults: a pool begins as topology's pool of its mode.
+func TestPoolModeSetsDefaults(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want topology.Pool
+	}{
+		{"w: {mode: write}", topology.DefaultPool("w", topology.ModeWrite)},
+		{"r: {mode: read}", topology.DefaultPool("r", topology.ModeRead)},
+		{"primary:", topology.DefaultPool("primary", topology.ModeWrite)},
+		{"replica: {}", topology.DefaultPool("replica", topology.ModeRead)},
+		{"primary: {mode: read}", topology.DefaultPool("primary", topology.ModeRead)},
+	} {
+		c, err := Parse("x", []byte("clusters: {main: {nodes: {a: 10.0.0.1:5432}, pools: {"+tt.text+"}}}"))
+		if err != nil {
+			t.Errorf("%s: %v", tt.text, err)
+			continue
+		}
+		compare(t, []topology.Pool{tt.want}, c.Policy("main").Pools)
+	}
+}
+
+func TestByteOrderMark(t *testing.T) {
+	if _, err := Parse("x", []byte("\ufeffclusters: {main: {authority: patroni}}")); err != nil {
+		t.Error(err)
+	}
+	_, err := Parse("x", []byte("\ufeff{lgo: {}, clusters: {main: {authority: patroni}}}"))
+	var faults *Faults
+	if !errors.As(err, &faults) {
+		t.Fatal(err)
+	}
+	compare(t, []Fault{{File: "x", Line: 1, Column: 2, Text: "unknown key `lgo`, did you mean `log`?", Source: "{lgo: {}, clusters: {main: {authority: patroni}}}"}}, faults.List)
+}
+
+// TestMergedNames: a map's own names win over merged ones, and a map that
+// merges itself adds nothing.
+func TestMergedNames(t *testing.T) {
+	c, err := Parse("x", []byte(`
+clusters:
+  a: {nodes: &n {n1: 10.0.0.1:5432, n2: 10.0.0.2:5432}}
+  b: {nodes: &b {<<: [*n, *b, *n], n1: 10.0.0.9:5432}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, Nodes{
+		{Name: "n1", Address: topology.Address{Host: "10.0.0.9", Port: 5432}},
+		{Name: "n2", Address: topology.Address{Host: "10.0.0.2", Port: 5432}},
+	}, c.Clusters[1].Nodes)
+}
+
+// TestBoundaries: values that are just right.
+func TestBoundaries(t *testing.T) {
+	_, err := Parse("x", []byte(`
+postgres: {interval: 1200ms, query_timeout: 800ms}
+clusters:
+  main:
+    nodes: {n1: 10.0.0.1:5432}
+    policy: {silent_after: 2s, evidence_max_age: 2s, kill_after: 2s, min_down: 100ms}
+    pools: {replica: {max_lag: 1GB, max_lag_hard: 1GB}}
+`))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAnchorsCannotMultiply: work is bounded whatever a text repeats.
+func TestAnchorsCannotMultiply(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("clusters:\n  c: &c\n    nodes:\n")
+	for i := range 50 {
+		fmt.Fprintf(&b, "      n%d: 10.0.0.%d:5432\n", i, i)
+	}
+	for i := range 50 {
+		fmt.Fprintf(&b, "  d%d: *c\n", i)
+	}
+	for budget, fault := range map[int]bool{3000: true, 30_000: false} {
+		d := newDecoder("x", []byte(b.String()))
+		d.budget = budget
+		_, err := d.config([]byte(b.String()))
+		if got := err != nil && strings.Contains(err.Error(), "too large once its anchors are followed"); got != fault {
+			t.Errorf("with a budget of %d: %.200v", budget, err)
+		}
+	}
+}
+
+// TestThousandClusters: the budget does not bite where it should not.
+func TestThousandClusters(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("clusters:\n")
+	for i := range 1000 {
+		fmt.Fprintf(&b, "  c%d: {nodes: {a: 10.0.%d.1:5432, b: 10.0.%d.2:5432, c: 10.0.%d.3:5432}, policy: {kill_after: 20s}}\n", i, i%250, i%250, i%250)
+	}
+	c, err := Parse("x", []byte(b.String()))
+	if err != nil || len(c.Clusters) != 1000 {
+		t.Errorf("%.200v", err)
+	}
+}
+
+func TestFaultsAreBounded(t *testing.T) {
+	_, err := Parse("x", []byte(strings.Repeat("clusters: {}\n", 5*maxFaults)))
+	var faults *Faults
+	if !errors.As(err, &faults) || len(faults.List) != maxFaults {
+		t.Fatalf("got %.200v", err)
+	}
+	if last := faults.List[maxFaults-1].Text; !strings.Contains(last, "more than 1000 faults") {
+		t.Errorf("nothing says that there are more: %s", last)
+	}
+}
+
+func TestTooLong(t *testing.T) {
+	_, err := Parse("x", append([]byte("#\n"), make([]byte, maxText)...))
+	if err == nil || !strings.HasPrefix(err.Error(), "x:1:1: the file has ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestFromNodes(t *testing.T) {
+	c, err := FromNodes([]string{"a=10.0.0.1:5432", "b=[fd00::1]:5433"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, Nodes{
+		{Name: "a", Address: topology.Address{Host: "10.0.0.1", Port: 5432}},
+		{Name: "b", Address: topology.Address{Host: "fd00::1", Port: 5433}},
+	}, c.Clusters[0].Nodes)
+	if err := c.Validate(); err != nil {
+		t.Errorf("what FromNodes made is not valid: %v", err)
+	}
+	for _, tt := range []struct {
+		nodes []string
+		want  string
+	}{
+		{nil, "--node: no node is given, name at least one: --node a=10.0.0.1:5432"},
+		{
+			[]string{"a", "=10.0.0.1:5432", "a b=10.0.0.1:5432", "c=10.0.0.1"},
+			"--node a: not name=host:port, such as a=10.0.0.1:5432: \"\" is not host:port (an IPv6 address needs brackets)\n" +
+				"--node =10.0.0.1:5432: not name=host:port, such as a=10.0.0.1:5432: a name is empty\n" +
+				"--node a b=10.0.0.1:5432: not name=host:port, such as a=10.0.0.1:5432: name \"a b\": only letters, digits, '.', '_' and '-' are allowed, the first a letter or digit\n" +
+				"--node c=10.0.0.1: not name=host:port, such as a=10.0.0.1:5432: \"10.0.0.1\" is not host:port (an IPv6 address needs brackets)",
+		},
+		{
+			[]string{"a=10.0.0.1:5432", "a=10.0.0.2:5432", "B=10.0.0.1:5432", "b=10.0.0.4:5432"},
+			"--node a=10.0.0.2:5432: node a is given already\n" +
+				"--node: nodes.B: node B has the address of node a, 10.0.0.1:5432: one server cannot be two nodes\n" +
+				"--node: nodes.b: node b differs from B by case only, which Consul and DNS cannot tell apart",
+		},
+	} {
+		_, err := FromNodes(tt.nodes)
+		var faults *Faults
+		if !errors.As(err, &faults) {
+			t.Errorf("%q: got %v, want *Faults", tt.nodes, err)
+			continue
+		}
+		compare(t, tt.want, err.Error())
+		for _, f := range faults.List {
+			if f.Line != 0 || f.Excerpt() != "" {
+				t.Errorf("a flag has no position: %+v", f)
+			}
+		}
+	}
+}
+
+func TestParseInventory(t *testing.T) {
+	got, err := ParseInventory("nodes.yaml", []byte("n2: 10.0.0.2:5432\nn1: {address: 10.0.0.1:5432, tags: {zone: a}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, []topology.Node{
+		{Name: "n2", Address: topology.Address{Host: "10.0.0.2", Port: 5432}},
+		{Name: "n1", Address: topology.Address{Host: "10.0.0.1", Port: 5432}, Tags: map[string]string{"zone": "a"}},
+	}, got)
+	if got, err := ParseInventory("nodes.yaml", []byte("{}\n")); err != nil || len(got) != 0 {
+		t.Errorf("an empty map: got %v, %v", got, err)
+	}
+	for _, tt := range []struct{ text, want string }{
+		{"", "nodes.yaml:1:1: the file says nothing"},
+		{"nodes: {n1: 10.0.0.1:5432}\n", "nodes.yaml:1:9: unknown key `n1`, known here: address, tags"},
+		{"n1: 10.0.0.1:5432\nn1: 10.0.0.2:5432\nN2: 10.0.0.1:5432\n", "nodes.yaml:2:1: key `n1` is repeated, it stands in line 1 already\nnodes.yaml:3:1: node N2 has the address of node n1, 10.0.0.1:5432: one server cannot be two nodes"},
+		{"- n1\n", "nodes.yaml:1:1: the file is a map of keys and values, not a list"},
+	} {
+		_, err := ParseInventory("nodes.yaml", []byte(tt.text))
+		if err == nil {
+			t.Errorf("%q: no fault", tt.text)
+			continue
+		}
+		compare(t, tt.want, err.Error())
+	}
+}
+
+func TestValidateNamesKeys(t *testing.T) {
+	c, err := FromNodes([]string{"a=10.0.0.1:5432"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Clusters[0].Policy.MinDown = 0
+	c.Listen.Health = c.Listen.Status
+	compare(t, "configuration: listen.status: 127.0.0.1:7433 is taken by listen.health already (127.0.0.1:7433)\n"+
+		"configuration: clusters.main.policy.min_down: min_down 0s is below 100ms: no balancer would see that the writer was lost",
+		c.Validate().Error())
+}
+
+func TestStateFolder(t *testing.T) {
+	for _, tt := range []struct {
+		set  string
+		env  map[string]string
+		want string
+	}{
+		{"/x", map[string]string{"STATE_DIRECTORY": "/y"}, "/x"},
+		{"", map[string]string{"STATE_DIRECTORY": "/y:/z", "HOME": "/root"}, "/y"},
+		{"", map[string]string{"XDG_STATE_HOME": "/s", "HOME": "/home/a"}, "/s/pgsteer"},
+		{"", map[string]string{"XDG_STATE_HOME": "s", "HOME": "/home/a"}, "/home/a/.local/state/pgsteer"},
+		{"", nil, "/var/lib/pgsteer"},
+	} {
+		c := &Config{StateDir: tt.set}
+		if got := c.StateFolder(func(k string) string { return tt.env[k] }); got != tt.want {
+			t.Errorf("StateFolder(%q, %v) = %q, want %q", tt.set, tt.env, got, tt.want)
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		full := filepath.Join(dir, name)
+		if err := os.WriteFile(full, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return full
+	}
+	write("password", "shared\n")
+	write("other", "own secret\r\n")
+	write("token", "t0ken")
+	file := write("pgsteer.yaml", `
+consul: {token_file: token}
+postgres: {password_file: password}
+clusters:
+  a: {authority: patroni}
+  b: {authority: patroni, postgres: {password_file: other}}
+  c: {authority: patroni, postgres: {password_file: ""}}
+`)
+	c, err := Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{c.Consul.Token.Reveal()}
+	for _, cl := range c.Clusters {
+		got = append(got, cl.Postgres.Password.Reveal())
+	}
+	compare(t, []string{"t0ken", "shared", "own secret", ""}, got)
+}
+
+func TestLoadFaults(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"empty": "\n", "lines": "a\nb\n",
+		"pgsteer.yaml": `consul: {address: "https://c:8501", token_file: missing, ca_file: "."}
+postgres: {password_file: empty, sslrootcert: gone.crt}
+clusters:
+  a: {authority: patroni, postgres: {password_file: lines}, inventory: not-there-yet.yaml}
+templates:
+  - {name: t, files: [{source: none.tmpl, destination: out}]}
+`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(dir, "pgsteer.yaml")
+	_, err := Load(file)
+	var faults *Faults
+	if !errors.As(err, &faults) {
+		t.Fatalf("got %v, want *Faults", err)
+	}
+	got := strings.ReplaceAll(err.Error(), dir+"/", "")
+	want := `pgsteer.yaml:1:49: this file must be readable: open missing: no such file or directory
+pgsteer.yaml:1:67: this file must be readable: ` + dir + ` is a folder
+pgsteer.yaml:2:27: empty is empty, a secret was expected
+pgsteer.yaml:2:47: this file must be readable: open gone.crt: no such file or directory
+pgsteer.yaml:4:53: lines holds more than one line, a secret is one
+pgsteer.yaml:6:32: this file must be readable: open none.tmpl: no such file or directory`
+	compare(t, want, got)
+
+	if _, err := Load(filepath.Join(dir, "nothing.yaml")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a missing file: got %v", err)
+	}
+}

@@ -1,0 +1,51 @@
+package config
+
+import (
+	"slices"
+	"time"
+)
+
+// Template is a group of files that one reload makes live together.
+type Template struct {
+	Name     string   `yaml:"name"`
+	Files    []File   `yaml:"files"`
+	Clusters []string `yaml:"clusters"` // empty: all
+	// Check is run on the staged files, Reload after they were replaced. Both
+	// are argument lists; no shell is involved. Empty: not done.
+	Check  []string `yaml:"check" type:"arguments"`
+	Reload []string `yaml:"reload" type:"arguments"`
+	// MasterSocket is the CLI of HAProxy's master process (-S): with it a reload
+	// counts once a new worker has appeared and stayed.
+	MasterSocket string `yaml:"master_socket" type:"path"`
+	// Timeout bounds a check and a reload each.
+	Timeout time.Duration `yaml:"timeout"`
+	// ReloadInterval is the least time between two reloads.
+	ReloadInterval time.Duration `yaml:"reload_interval"`
+}
+
+// File is one rendered file. Exactly one of Builtin and Source is set.
+type File struct {
+	Builtin     Builtin  `yaml:"builtin"`
+	Source      string   `yaml:"source" type:"file"`
+	Destination string   `yaml:"destination" type:"path"`
+	Mode        FileMode `yaml:"mode"`
+}
+
+// The placeholders that arguments of Check and Reload may hold. They stand for
+// the group's first file; {{.Staged 2}} stands for the second, and so on.
+const (
+	PlaceholderStaged      = "{{.Staged}}"      // path of the new file before it is live; Check only
+	PlaceholderDestination = "{{.Destination}}" // path of the live file
+)
+
+func (t *Template) setDefaults() {
+	t.Timeout = 30 * time.Second
+	t.ReloadInterval = 2 * time.Second
+}
+
+func (f *File) setDefaults() { f.Mode = 0o640 }
+
+// Covers reports whether a group renders a cluster.
+func (t Template) Covers(cluster string) bool {
+	return len(t.Clusters) == 0 || slices.Contains(t.Clusters, cluster)
+}

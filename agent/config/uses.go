@@ -1,0 +1,43 @@
+package config
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// SameSources reports whether two configurations of a cluster ask the same
+// sources in the same way. They may differ in policy and pools, which a running
+// cluster takes over without a restart.
+func (c Cluster) SameSources(o Cluster) bool {
+	return c.Name == o.Name && c.Authority == o.Authority && c.Patroni == o.Patroni &&
+		slices.EqualFunc(c.Nodes, o.Nodes, equalNode) && c.Inventory == o.Inventory && c.Postgres == o.Postgres
+}
+
+// SetProbeRole sets the role that every cluster is probed as, and the file with
+// its password ("" for none), as the flags of a run without a file do.
+func (c *Config) SetProbeRole(user, passwordFile string) error {
+	var password Secret
+	if passwordFile != "" {
+		path, err := filepath.Abs(passwordFile)
+		if err != nil {
+			return fmt.Errorf("find the password file %s: %w", passwordFile, err)
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("read the password of role %s: %w", user, err)
+		}
+		passwordFile, password = path, NewSecret(strings.TrimRight(string(b), "\r\n"))
+	}
+	for i := range c.Clusters {
+		p := &c.Clusters[i].Postgres
+		p.User, p.PasswordFile, p.Password = user, passwordFile, password
+	}
+	return nil
+}
+
+// Mode is the mode for the operating system.
+func (m FileMode) Mode() fs.FileMode { return fs.FileMode(m) }

@@ -1,0 +1,223 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Validate checks a configuration that was built or changed in code. Load and
+// Parse have done so already. Errors are *Faults that name keys, not lines.
+func (c *Config) Validate() error {
+	d := newDecoder("configuration", nil)
+	d.root = c
+	c.check(scope{d, ""})
+	return d.err()
+}
+
+// scope is a place in the configuration that is being checked for sense.
+type scope struct {
+	d  *decoder
+	at path
+}
+
+// in goes to a value below; an empty key is the place itself.
+func (s scope) in(key string) scope {
+	if key == "" {
+		return s
+	}
+	return scope{s.d, s.at.child(key)}
+}
+
+// written reports whether the file sets a key.
+func (s scope) written(key string) bool {
+	_, ok := s.d.marks[s.in(key).at]
+	return ok
+}
+
+// fault reports that a key makes no sense. It stands at the key, or at what
+// encloses it when the key is not written. Nothing is reported where a fault of
+// form was, since what is wrong there is known already.
+func (s scope) fault(key, format string, args ...any) {
+	p := s.in(key).at
+	if s.d.unsound[p] {
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	var where mark
+	for q, done := p, false; !done; q = q.parent() {
+		if s.d.opaque[q] {
+			return
+		}
+		if where == (mark{}) {
+			where = s.d.marks[q]
+		}
+		done = q == ""
+	}
+	if where == (mark{}) && p != "" {
+		text = p.String() + ": " + text
+	}
+	s.d.add(where, text)
+}
+
+// positive refuses a duration of zero.
+func (s scope) positive(key string, v time.Duration) {
+	if v <= 0 {
+		s.fault(key, "%s must be above zero", key)
+	}
+}
+
+// pair refuses one of two keys without the other.
+func (s scope) pair(a, b, av, bv string) {
+	if (av == "") == (bv == "") {
+		return
+	}
+	if bv == "" {
+		a, b = b, a
+	}
+	s.fault(b, "%s needs %s beside it", b, a)
+}
+
+func (c *Config) check(s scope) {
+	if len(c.Clusters) == 0 {
+		s.fault("clusters", "no cluster is configured: `clusters` needs at least one")
+	}
+	c.checkListeners(s)
+	c.Consul.check(s.in("consul"))
+	c.Postgres.check(s.in("postgres"))
+	c.Clusters.check(s)
+	c.checkLocal(s)
+	c.HAProxy.check(s.in("haproxy"))
+	c.Envoy.check(s.in("envoy"))
+	c.checkTemplates(s)
+}
+
+// listener is one address that something binds.
+type listener struct {
+	in   scope
+	key  string
+	what string
+	at   ListenAddress
+}
+
+func (c *Config) listeners(s scope) []listener {
+	l := s.in("listen")
+	all := []listener{
+		{l, "agent_check", "listen.agent_check", c.Listen.AgentCheck},
+		{l, "health", "listen.health", c.Listen.Health},
+		{l, "status", "listen.status", c.Listen.Status},
+		{l, "xds", "listen.xds", c.Listen.XDS},
+	}
+	for _, cl := range c.Clusters {
+		for _, p := range cl.Pools {
+			in := s.in("clusters").in(cl.Name).in("pools").in(p.Name)
+			all = append(all, listener{in, "listen", "pool " + p.Name + " of cluster " + cl.Name, p.Listen})
+		}
+	}
+	return all
+}
+
+// checkListeners refuses an address that is used twice. Pools count, since a
+// balancer on this host binds theirs, and one balancer binds all of them.
+func (c *Config) checkListeners(s scope) {
+	byPort := make(map[uint16][]listener)
+	for _, l := range c.listeners(s) {
+		_, port := l.at.HostPort()
+		for _, other := range byPort[port] {
+			if !l.at.overlaps(other.at) {
+				continue
+			}
+			here, there := l, other
+			if !here.in.written(here.key) && there.in.written(there.key) {
+				here, there = there, here
+			}
+			here.in.fault(here.key, "%s is taken by %s already (%s)", here.at, there.what, there.at)
+			break
+		}
+		byPort[port] = append(byPort[port], l)
+	}
+}
+
+func (c Consul) check(s scope) {
+	s.pair("cert_file", "key_file", c.CertFile, c.KeyFile)
+	u, err := url.Parse(c.Address)
+	switch {
+	case strings.Contains(c.Address, "@"):
+		s.fault("address", "the address may not hold a user or password, use `token_file`")
+		s.d.hide(s.d.marks[s.in("address").at], 0)
+	case err != nil || u.Scheme == "" || strings.ContainsAny(u.Scheme, ".0123456789") || u.Opaque != "":
+		s.fault("address", "%s is not a URL such as http://127.0.0.1:8500 or unix:///run/consul.sock", quote(c.Address))
+	case u.Scheme == "unix":
+		if u.Host != "" || u.Path == "" {
+			s.fault("address", "%s: a UNIX socket is written with three slashes, unix:///run/consul.sock", quote(c.Address))
+		}
+	case u.Scheme != "http" && u.Scheme != "https":
+		s.fault("address", "scheme %s is none of http, https, unix", quote(u.Scheme))
+	case u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		s.fault("address", "%s must be a scheme, a host and a port only", quote(c.Address))
+	case u.Scheme == "http" && c.CAFile+c.CertFile+c.KeyFile != "":
+		s.fault("address", "the address begins with http://, so that the certificates beside it would not be used; write https://")
+	}
+}
+
+func (p Postgres) check(s scope) {
+	if p.User == "" {
+		s.fault("user", "user is empty")
+	}
+	if p.Database == "" {
+		s.fault("database", "database is empty")
+	}
+	s.pair("sslcert", "sslkey", p.SSLCert, p.SSLKey)
+	s.positive("interval", p.Interval)
+	s.positive("connect_timeout", p.ConnectTimeout)
+	s.positive("query_timeout", p.QueryTimeout)
+	s.positive("login_every", p.LoginEvery)
+}
+
+func (c *Config) checkLocal(s scope) {
+	if c.Local == (NodeRef{}) {
+		return
+	}
+	cl, ok := c.Cluster(c.Local.Cluster)
+	if !ok {
+		s.fault("local", "no such cluster: %s", unknownWord(c.Local.Cluster, c.ClusterNames()))
+		return
+	}
+	if cl.Authority != topology.AuthorityNone || cl.Inventory != "" {
+		return // nodes come and go without this file
+	}
+	var names []string
+	for _, n := range cl.Nodes {
+		if n.Name == c.Local.Node {
+			return
+		}
+		names = append(names, n.Name)
+	}
+	if !s.d.unsound[s.in("clusters").in(cl.Name).in("nodes").at] {
+		s.fault("local", "no such node in cluster %s: %s", cl.Name, unknownWord(c.Local.Node, names))
+	}
+}
+
+func (h HAProxy) check(s scope) {
+	s.positive("timeout", h.Timeout)
+	seen := make(map[string]bool)
+	for i, socket := range h.Sockets {
+		if seen[socket] {
+			s.in("sockets").fault(fmt.Sprint(i), "socket %s is listed already", socket)
+		}
+		if socket == "" {
+			s.in("sockets").fault(fmt.Sprint(i), "a socket is empty")
+		}
+		seen[socket] = true
+	}
+}
+
+func (e Envoy) check(s scope) {
+	s.positive("connect_timeout", e.ConnectTimeout)
+	if err := checkHost(e.ListenHost); err != nil {
+		s.fault("listen_host", "%v", err)
+	}
+}

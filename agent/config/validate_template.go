@@ -1,0 +1,134 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+func (c *Config) checkTemplates(s scope) {
+	names := make(map[string]bool)
+	destinations := make(map[string]string)
+	for i, t := range c.Templates {
+		in := s.in("templates").in(strconv.Itoa(i))
+		t.check(in)
+		if names[t.Name] && t.Name != "" {
+			in.fault("name", "a template named %s is there already", t.Name)
+		}
+		names[t.Name] = true
+		for j, cluster := range t.Clusters {
+			if _, ok := c.Cluster(cluster); !ok && !s.d.unsound["clusters"] {
+				in.in("clusters").fault(strconv.Itoa(j), "no such cluster: %s", unknownWord(cluster, c.ClusterNames()))
+			}
+		}
+		for j, f := range t.Files {
+			if other, ok := destinations[f.Destination]; ok && f.Destination != "" {
+				in.in("files").in(strconv.Itoa(j)).fault("destination", "%s is written by template %s already", f.Destination, other)
+			}
+			destinations[f.Destination] = t.Name
+		}
+	}
+}
+
+func (t Template) check(s scope) {
+	if t.Name == "" {
+		s.fault("name", "a template needs a name")
+	} else if err := topology.CheckName(t.Name); err != nil {
+		s.fault("name", "%v", err)
+	}
+	if len(t.Files) == 0 {
+		s.fault("files", "template %s has no files", t.Name)
+	}
+	for i, f := range t.Files {
+		f.check(s.in("files").in(strconv.Itoa(i)))
+	}
+	t.checkArguments(s, "check", t.Check)
+	t.checkArguments(s, "reload", t.Reload)
+	t.checkCheck(s)
+	s.positive("timeout", t.Timeout)
+	s.positive("reload_interval", t.ReloadInterval)
+}
+
+// checkCheck wants a test of the new file, not of the one that is live, and
+// wants one for HAProxy, which loads a bad file only to end.
+func (t Template) checkCheck(s scope) {
+	staged := func(arg string) bool { return strings.Contains(arg, ".Staged") }
+	if len(t.Check) > 0 && !slices.ContainsFunc(t.Check, staged) {
+		s.fault("check", "no argument holds %s, so the check would test another file than the new one", PlaceholderStaged)
+	}
+	for _, f := range t.Files {
+		if f.Builtin == BuiltinHAProxy && len(t.Check) == 0 {
+			s.fault("check", "a file for HAProxy needs a check: [haproxy, -c, -f, %q]", PlaceholderStaged)
+		}
+	}
+}
+
+func (f File) check(s scope) {
+	switch {
+	case f.Builtin == "" && f.Source == "":
+		for _, key := range []string{"builtin", "source"} {
+			if s.d.unsound[s.in(key).at] {
+				return
+			}
+		}
+		s.fault("source", "a file needs a `source`, or the name of a `builtin` template")
+	case f.Builtin != "" && f.Source != "":
+		s.fault("source", "builtin and source exclude each other")
+	}
+	switch {
+	case f.Destination == "":
+		s.fault("destination", "a file needs a destination")
+	case f.Destination == f.Source:
+		s.fault("destination", "the destination is the template itself")
+	}
+}
+
+// checkArguments refuses commands that cannot be run and placeholders that
+// would stay as they are.
+func (t Template) checkArguments(s scope, key string, args []string) {
+	if len(args) == 0 {
+		return
+	}
+	in := s.in(key)
+	if strings.TrimSpace(args[0]) == "" || strings.Contains(args[0], "{{") {
+		in.fault("0", "the first argument is the command itself, a name or a path")
+	}
+	for i, arg := range args {
+		if err := checkPlaceholders(arg, key == "check", len(t.Files)); err != nil {
+			in.fault(strconv.Itoa(i), "%v", err)
+		}
+	}
+}
+
+// checkPlaceholders reads them as package apply does: {{.Staged}} is the first
+// file, {{.Staged 2}} the second.
+func checkPlaceholders(arg string, staged bool, files int) error {
+	known := PlaceholderDestination
+	if staged {
+		known = PlaceholderStaged + " and " + PlaceholderDestination
+	}
+	for {
+		i := strings.Index(arg, "{{")
+		if i < 0 {
+			return nil
+		}
+		inner, rest, closed := strings.Cut(arg[i+2:], "}}")
+		words := strings.Fields(inner)
+		name := ""
+		if len(words) > 0 {
+			name = words[0]
+		}
+		switch {
+		case !closed || len(words) > 2 || name != ".Destination" && (name != ".Staged" || !staged):
+			return fmt.Errorf("unknown placeholder %s, known here: %s, with a number for the second and later files", quote(arg[i:len(arg)-len(rest)]), known)
+		case len(words) == 2:
+			if n, err := strconv.Atoi(words[1]); err != nil || n < 1 || n > files {
+				return fmt.Errorf("placeholder %s: the group has %d files", quote(arg[i:len(arg)-len(rest)]), files)
+			}
+		}
+		arg = rest
+	}
+}

@@ -1,0 +1,32 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Facts returns what is known beside the decision, as a value of its own.
+func Facts(s *State, now topology.Clock) *topology.Facts {
+	f := &topology.Facts{
+		At: now, Timeline: s.timeline, SystemID: s.systemID, WriteLSN: s.ring.newest(),
+		Nodes: make(map[string]topology.NodeFacts, len(s.nodes)), Authority: s.authority.picture,
+	}
+	for name, n := range s.nodes {
+		f.Nodes[name] = topology.NodeFacts{
+			Probe: n.full, InRecovery: n.inRecovery, ReadOnly: n.readOnly, RoleAt: n.roleAt,
+			AnsweredAt: n.answeredAt, FailingAt: n.failingAt, Failure: n.failure,
+			LoginAt: n.loginAt, Lag: n.lag, Member: n.member,
+		}
+	}
+	for id, src := range s.sources {
+		f.Sources = append(f.Sources, topology.SourceFacts{
+			Source: id, OKAt: src.okAt, ChangedAt: src.changedAt, FailingAt: src.failingAt, Failure: src.failure,
+		})
+	}
+	slices.SortFunc(f.Sources, func(a, b topology.SourceFacts) int {
+		return cmp.Compare(a.Source.String(), b.Source.String())
+	})
+	return f
+}

@@ -1,0 +1,189 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Observe folds one observation, once. One whose sequence number is not above
+// the last of its source is dropped, unless it was asked after that one was
+// there: then the watcher is a new one and counts from 1 again. Evidence about
+// another address than the node's present one is dropped too.
+func Observe(s *State, o topology.Observation) {
+	src := s.sources[o.Source]
+	if src == nil {
+		src = &source{}
+		s.sources[o.Source] = src
+	}
+	if o.Seq <= src.seq && o.AskedAt.Mono <= src.at {
+		return
+	}
+	src.seq, src.at = o.Seq, o.At.Mono
+	if o.Failure != nil {
+		s.observeFailure(o, src)
+		return
+	}
+	src.okAt, src.failingAt, src.failure = o.At.Mono, 0, nil
+	if o.Nodes != nil && (len(o.Nodes.Nodes) > 0 || o.Nodes.ConfirmedEmpty) {
+		s.lists[o.Source] = slices.Clone(o.Nodes.Nodes)
+		s.mergeNodes(o.At.Mono)
+	}
+	if o.Authority != nil {
+		s.observeAuthority(o, src)
+	}
+	if o.Probe != nil {
+		s.observeProbe(o)
+	}
+	if o.Local != nil {
+		if s.isolated == topology.Yes {
+			s.resumedAt = o.At.Mono
+		}
+		s.isolated = o.Local.Isolated
+	}
+}
+
+func (s *State) observeProbe(o topology.Observation) {
+	p := o.Probe
+	n := s.nodes[p.Node]
+	if n == nil || n.Address != p.Address {
+		return
+	}
+	if p.Kind == topology.ProbeLogin {
+		// It proves the postmaster and no more: a server that lets us in and then
+		// answers no question is silent all the same.
+		n.loginAt, n.loginFail = o.At.Mono, 0
+		return
+	}
+	told := p.InRecovery == topology.Yes || p.InRecovery == topology.No && p.ReadOnly != topology.Unknown
+	if !told || o.AskedAt.Mono < n.roleAt {
+		return
+	}
+	n.answered(o.At.Mono)
+	if n.inRecovery != p.InRecovery || n.readOnly != p.ReadOnly {
+		s.hintAt = o.At.Mono
+	}
+	n.inRecovery, n.readOnly, n.roleAt = p.InRecovery, p.ReadOnly, o.AskedAt.Mono
+	if p.Kind == topology.ProbeFull {
+		n.full, n.fullAt = p, o.AskedAt.Mono
+		s.learnTimeline(p)
+		s.learnPosition(n, o)
+	}
+	if s.holder.name == n.Name && (!n.writable() || s.foreign(n)) {
+		s.holder.deposed = true
+	}
+}
+
+// answered ends every failure that an answer disproves.
+func (n *node) answered(at topology.Mono) {
+	n.refusedFor = max(n.refusedFor, n.refusedTo.Sub(n.refusedAt))
+	n.answeredAt, n.failure = at, nil
+	n.failingAt, n.failedAt, n.refusedAt, n.refusedTo = 0, 0, 0, 0
+	n.startingAt, n.silentAt, n.killed, n.aliveAt = 0, 0, false, 0
+}
+
+// foreign: another cluster's server answers at the node's address.
+func (s *State) foreign(n *node) bool {
+	return n.full != nil && n.full.SystemID != 0 && s.systemID != 0 && n.full.SystemID != s.systemID
+}
+
+// pin sets the cluster's system identifier. Before it is known nobody can tell
+// whose timelines are seen, so they are learned then.
+func (s *State) pin(id uint64) {
+	if id == s.systemID {
+		return
+	}
+	if s.systemID != 0 {
+		s.timeline = 0
+	}
+	s.systemID = id
+	for _, n := range s.nodes {
+		s.learnTimeline(n.full)
+	}
+}
+
+// learnTimeline keeps the highest timeline ever seen of the cluster's servers.
+func (s *State) learnTimeline(p *topology.Probe) {
+	if p != nil && s.systemID != 0 && p.SystemID == s.systemID {
+		s.timeline = max(s.timeline, p.Timeline, p.Receiver.Timeline)
+	}
+}
+
+// highest is the highest timeline ever seen; while no identifier is known, the
+// highest that any node tells.
+func (s *State) highest() topology.Timeline {
+	tl := s.timeline
+	for _, n := range s.nodes {
+		if s.systemID == 0 && n.full != nil {
+			tl = max(tl, n.full.Timeline, n.full.Receiver.Timeline)
+		}
+	}
+	return tl
+}
+
+// observeFailure folds a failure. Whatever it proves, it only adds: what an
+// earlier failure proved stands until an answer ends it.
+func (s *State) observeFailure(o topology.Observation, src *source) {
+	f, at, first := o.Failure, o.At.Mono, src.failingAt == 0
+	src.failure = f
+	if first {
+		src.failingAt = at
+	}
+	if o.Source.Kind != topology.SourcePostgres {
+		if first {
+			s.hintAt = at
+		}
+		return
+	}
+	n := s.nodes[f.Node]
+	switch {
+	case n == nil || n.Address != f.Address:
+	case f.Class == topology.FailLocal:
+		n.localAt = at
+	case f.Asked == topology.ProbeLogin:
+		n.loginFailed(f.Class, at)
+	default:
+		if n.failingAt == 0 {
+			n.failingAt, s.hintAt = at, at
+		}
+		n.failure, n.failedAt = f, at
+		n.classify(f.Class, at)
+	}
+}
+
+// loginFailed folds a fresh login that failed beside the kept session. A server
+// that refuses it by word (no slot, bad password) has a working postmaster.
+func (n *node) loginFailed(c topology.FailureClass, at topology.Mono) {
+	if !alive(c) && n.loginFail == 0 {
+		n.loginFail = at
+	}
+}
+
+func (n *node) classify(c topology.FailureClass, at topology.Mono) {
+	switch {
+	case c == topology.FailRefused || c == topology.FailReset:
+		if n.refusedAt == 0 {
+			n.refusedAt = at
+		}
+		n.refusedTo = at
+	case c == topology.FailStarting || alive(c):
+		n.aliveAt = at
+		if n.refusedTo == n.refusedAt {
+			n.refusedAt, n.refusedTo = 0, 0 // a single refusal was not confirmed
+		}
+	}
+	if c == topology.FailStarting && n.startingAt == 0 {
+		// 57P01 is no such evidence: it also ends a single session on a healthy
+		// server. A server that shuts down answers the next attempt with 57P03.
+		n.startingAt = at
+	}
+}
+
+// alive: somebody answered, so the server lives, and its role is unknown.
+func alive(c topology.FailureClass) bool {
+	switch c {
+	case topology.FailAuth, topology.FailDatabase, topology.FailSlots, topology.FailTLS, topology.FailProtocol:
+		return true
+	}
+	return false
+}

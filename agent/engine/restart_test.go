@@ -1,0 +1,222 @@
+package engine
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// noHarm fails when a restarted engine drains or downs somebody, or when it
+// admits a writer.
+func (w *world) noHarm(standing *topology.Snapshot, admits bool) {
+	w.onDecide = func(s *topology.Snapshot) {
+		for _, p := range standing.Pools {
+			for _, up := range p.Up() {
+				if v := verdict(s, p.Pool, up.Node); v != topology.Up && v != topology.Undecided {
+					w.t.Fatalf("%s was up in %s and is %s after the restart\n%s", up.Node, p.Pool, v, show(s, w.now))
+				}
+			}
+		}
+		if s.Writer != "" && !admits {
+			w.t.Fatalf("%s was admitted\n%s", s.Writer, show(s, w.now))
+		}
+	}
+}
+
+func permutations(s []string) [][]string {
+	if len(s) < 2 {
+		return [][]string{slices.Clone(s)}
+	}
+	var out [][]string
+	for i := range s {
+		rest := slices.Delete(slices.Clone(s), i, i+1)
+		for _, p := range permutations(rest) {
+			out = append(out, append([]string{s[i]}, p...))
+		}
+	}
+	return out
+}
+
+// askIn asks the nodes and the authority ("leader") in an order.
+func (w *world) askIn(order []string) {
+	for _, who := range order {
+		w.pass(5 * ms)
+		if who == "leader" {
+			w.askAuthority()
+		} else {
+			w.ask(who)
+		}
+		w.decide()
+	}
+}
+
+// TestRestart: the order of the first answers decides nothing.
+func TestRestart(t *testing.T) {
+	for _, kind := range []topology.AuthorityKind{patroni, none} {
+		for _, order := range permutations([]string{"a", "b", "c", "leader"}) {
+			w := settled(t, kind)
+			standing := w.snap
+			w.restart()
+			w.want("primary", "a=undecided")
+			if w.snap.Held != "a" {
+				t.Fatalf("held is %q, want a", w.snap.Held)
+			}
+			w.noHarm(standing, true)
+			w.askIn(order)
+			w.want("primary", "a=up/writer b=down c=down")
+			w.want("replica", "a=drain b=up c=up")
+			if w.snap.Held != "" {
+				t.Fatalf("%q is still held", w.snap.Held)
+			}
+		}
+	}
+}
+
+// TestRestartWithoutAuthority: what stands is held, nobody is admitted, nobody
+// is cut, for as long as it takes (FR-26).
+func TestRestartWithoutAuthority(t *testing.T) {
+	w := settled(t, patroni)
+	standing := w.snap
+	w.unheard = topology.FailStore
+	w.restart()
+	w.noHarm(standing, false)
+	w.run(10 * time.Minute)
+	w.want("primary", "a=undecided/authority_unknown b=down")
+	w.restart() // the saved writer outlives another restart
+	w.run(time.Minute)
+	w.want("primary", "a=undecided/authority_unknown b=down")
+	w.onDecide = nil
+	w.unheard = ""
+	w.run(sec)
+	w.want("primary", "a=up/writer")
+}
+
+// TestRestartSavedVerdicts: who is undecided keeps the verdict that was saved.
+func TestRestartSavedVerdicts(t *testing.T) {
+	w := settled(t, patroni)
+	before := w.s.Save(w.now)
+	w.unheard = topology.FailStore
+	for n := range w.servers {
+		w.fails(n, topology.FailLocal)
+	}
+	w.restart()
+	w.run(sec)
+	after := w.s.Save(w.now)
+	before.SavedAt = after.SavedAt
+	if d := cmp.Diff(before, after); d != "" {
+		t.Fatalf("saved state changed over a restart without evidence:\n%s", d)
+	}
+	text, err := json.Marshal(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read topology.Saved
+	if err := json.Unmarshal(text, &read); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(after, read); d != "" {
+		t.Fatalf("saved state is not read as it was written:\n%s", d)
+	}
+}
+
+// TestRestartAfterFailover: meanwhile b was promoted.
+func TestRestartAfterFailover(t *testing.T) {
+	for _, kind := range []topology.AuthorityKind{patroni, none} {
+		for _, frozen := range []bool{false, true} {
+			for _, order := range permutations([]string{"a", "b", "c", "leader"}) {
+				w := settled(t, kind)
+				if !frozen { // else the old primary is writable still
+					w.become("a", standby(6))
+				}
+				w.become("b", primary(6))
+				w.become("c", standby(6))
+				w.moveLeader("b", 6)
+				w.restart()
+				w.onDecide = func(s *topology.Snapshot) {
+					if s.Writer == "a" {
+						t.Fatalf("%v: the old writer was admitted\n%s", order, show(s, w.now))
+					}
+				}
+				w.askIn(order)
+				w.run(2 * sec)
+				w.want("primary", "a=down b=up/writer c=down")
+			}
+		}
+	}
+}
+
+// TestRestartWhileTheWriterIsGone: the old writer answers nothing, another is
+// named: its sessions end at once.
+func TestRestartWhileTheWriterIsGone(t *testing.T) {
+	w := settled(t, patroni)
+	w.fails("a", topology.FailTimeout)
+	w.moveLeader("b", 5)
+	w.restart()
+	w.askAll()
+	w.want("primary", "a=down b=down/promoting")
+}
+
+// TestRestartKeepsAddresses: the saved address stands until the configuration's
+// own list is there, so that it does not change twice during a start.
+func TestRestartKeepsAddresses(t *testing.T) {
+	w := settled(t, patroni)
+	saved := w.s.Save(w.now)
+	w.s = NewState(Options{Cluster: "main", NodeSources: []topology.SourceID{consulSource, fileSource}, Saved: &saved, Start: w.now})
+	var other []topology.Node
+	for _, n := range saved.Nodes {
+		n.Address.Host = "198.51.100.7"
+		other = append(other, n)
+	}
+	w.fold(consulSource, topology.Observation{Nodes: &topology.NodeList{Nodes: other}})
+	w.want("primary", "a=undecided")
+	if n, _ := w.snap.Node("a"); n.Address != address("a") || w.snap.Complete {
+		t.Fatalf("a is at %s, complete %t; want the saved address", n.Address, w.snap.Complete)
+	}
+	w.listNodes()
+	w.want("primary", "a=undecided")
+	if n, _ := w.snap.Node("a"); n.Address != address("a") || !w.snap.Complete {
+		t.Fatalf("a is at %s, complete %t; want the configuration's address", n.Address, w.snap.Complete)
+	}
+	if w.snap.Held != "a" {
+		t.Fatalf("held is %q, want a", w.snap.Held)
+	}
+}
+
+// TestFirstStart: with nothing saved, nobody who may be the writer is cut before
+// there is evidence.
+func TestFirstStart(t *testing.T) {
+	tests := []struct {
+		name   string
+		happen func(*world)
+		want   string
+	}{
+		{"nothing answers", func(w *world) {
+			w.unheard = topology.FailTimeout
+			for n := range w.servers {
+				w.fails(n, topology.FailTimeout)
+			}
+		}, "a=drain/silent b=drain/silent"},
+		{"named, silent", func(w *world) { w.fails("a", topology.FailTimeout) }, "a=drain/silent b=down/wrong_role"},
+		{"not named, silent", func(w *world) { w.moveLeader("b", 5); w.fails("a", topology.FailTimeout) }, "a=down/silent b=down/promoting"},
+		{"named, no slot", func(w *world) { w.fails("a", topology.FailSlots) }, "a=undecided/role_unknown"},
+		{"named, no slot after an answer", func(w *world) {
+			w.unheard = topology.FailStore
+			w.run(sec)
+			w.unheard = ""
+			w.authority.SessionAgrees = topology.No
+			w.fails("a", topology.FailSlots)
+		}, "a=undecided"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, patroni)
+			tt.happen(w)
+			w.run(time.Minute)
+			w.want("primary", tt.want)
+		})
+	}
+}

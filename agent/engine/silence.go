@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// unasked bounds how long a node may go without being asked at all before that
+// counts as silence: a watcher that died is no proof of health.
+const unasked = 3
+
+// lastWord is the last sign of life of a node, from whomever, or the moment
+// from which its silence may be counted.
+func (r *round) lastWord(n *node) topology.Mono {
+	if r.s.isolated == topology.Yes {
+		return r.now.Mono
+	}
+	return max(n.answeredAt, n.aliveAt, n.wordAt, r.heardBy(n), n.knownAt,
+		r.s.resumedAt, n.localAt) // times in which we could not ask, for reasons of our own
+}
+
+// heardBy: a standby that receives from the node got a message from it. Only
+// the direct upstream counts; a cascade's leaf hears from somebody else.
+func (r *round) heardBy(n *node) topology.Mono {
+	var word topology.Mono
+	for _, o := range r.nodes {
+		if o.full == nil || o == n {
+			continue
+		}
+		rc := &o.full.Receiver
+		if rc.Streaming == topology.Yes && rc.MessageAge >= 0 && rc.SenderPort == n.Address.Port && rc.SenderHost == n.Address.Host {
+			word = max(word, o.fullAt.Add(-rc.MessageAge))
+		}
+	}
+	return word
+}
+
+// declareSilence marks nodes that have not answered for silent_after, and for
+// kill_after. Only an answer of the node, or a word of it from elsewhere, ends a
+// declared silence.
+func (r *round) declareSilence() {
+	for _, n := range r.nodes {
+		word := r.lastWord(n)
+		patience := r.p.SilentAfter
+		if n.failingAt == 0 || n.aliveAt == n.failedAt {
+			patience *= unasked
+		}
+		switch {
+		case n.silentAt != 0 && max(n.wordAt, r.heardBy(n)) > n.silentAt:
+			n.silentAt, n.killed = 0, false
+		case n.silentAt == 0 && r.since(word, patience):
+			n.silentAt = r.now.Mono
+		}
+		n.killed = n.killed || n.silentAt != 0 && r.since(word, r.p.KillAfter)
+	}
+}
+
+// refused: nobody listens, confirmed by a second attempt, now or between the
+// last decision and this one.
+func (r *round) refused(n *node) bool {
+	return max(n.refusedTo.Sub(n.refusedAt), n.refusedFor) >= r.p.RefusedConfirm
+}
+
+// writable is the node's own newest word on its role, whatever its age.
+func (n *node) writable() bool {
+	return n.inRecovery == topology.No && n.readOnly == topology.No
+}
+
+// gone are the rules about a node that cannot be talked to; they are the same
+// in every pool. killSilent says whether silence may end sessions by itself.
+func (r *round) gone(n *node, killSilent bool) (effect, bool) {
+	switch word := r.lastWord(n); {
+	case r.refused(n):
+		return r.effect(topology.Down, topology.CodeRefused, n.refusedAt, "connection refused"), true
+	case n.silentAt != 0:
+		v := topology.Drain
+		if killSilent && n.killed {
+			v = topology.Down
+		}
+		return r.effect(v, topology.CodeSilent, word, "no answer since %s", clock(r.now, word)), true
+	case n.startingAt != 0:
+		return r.effect(topology.Drain, topology.CodeStarting, n.startingAt, "starting up or shutting down"), true
+	case n.loginFail != 0 && r.since(max(n.loginFail, n.localAt, r.s.resumedAt), r.p.SilentAfter):
+		return r.effect(topology.Drain, topology.CodeSilent, n.loginFail, "new logins get no answer"), true
+	}
+	return effect{}, false
+}
+
+// clock prints a moment as wall time of day, in UTC.
+func clock(now topology.Clock, m topology.Mono) string {
+	return now.WallAt(m).UTC().Format("15:04:05")
+}
+
+// identity: another cluster's server answers at the node's address.
+func (r *round) identity(n *node) (effect, bool) {
+	if !r.s.foreign(n) {
+		return effect{}, false
+	}
+	return r.effect(topology.Down, topology.CodeIdentity, n.fullAt, "system identifier %d is not %d", n.full.SystemID, r.s.systemID), true
+}
+
+// maintained: an operator has taken the node out.
+func (r *round) maintained(n *node) (effect, bool) {
+	rec, ok := r.m.Active(n.Name, r.now.Wall)
+	if !ok {
+		return effect{}, false
+	}
+	if !rec.Until.IsZero() {
+		r.since(r.now.Mono, rec.Until.Sub(r.now.Wall))
+	}
+	e := r.effect(topology.Drain, topology.CodeMaintenance, 0, "%s", rec.Reason)
+	e.reason.Since = rec.Since
+	return e, true
+}

@@ -1,0 +1,328 @@
+package engine
+
+import (
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// decideWriter moves the writer role and returns every node's effects in write
+// pools. At most one node gets Up: the holder, and there is one holder or none.
+func (r *round) decideWriter() map[string][]effect {
+	r.dropHolder()
+	r.admit()
+	out := make(map[string][]effect, len(r.nodes))
+	up := false
+	if n := r.s.nodes[r.s.holder.name]; n != nil {
+		out[n.Name] = r.holderEffects(n)
+		up = harshest(out[n.Name]) == topology.Up
+	}
+	for _, n := range r.nodes {
+		n.refusedFor = 0
+		if n.Name == r.s.holder.name {
+			continue
+		}
+		out[n.Name] = r.otherEffects(n)
+		if up {
+			// HAProxy keeps a silent server in its last state, so beside a writer
+			// everybody else is told to be down.
+			out[n.Name][0].verdict = topology.Down
+		}
+	}
+	return out
+}
+
+// dropHolder takes the role away at the first contrary evidence.
+func (r *round) dropHolder() {
+	h := r.s.holder
+	n := r.s.nodes[h.name]
+	switch {
+	case h.name == "":
+	case n == nil && !r.s.complete(): // a list is missing; wait for the sources
+	case n == nil || r.contrary(n):
+		r.s.lost[h.name] = r.now.Mono
+		r.s.holder = holder{}
+	}
+}
+
+// contrary: evidence that the holder is not the writer any more.
+func (r *round) contrary(n *node) bool {
+	h := r.s.holder
+	switch {
+	case h.deposed, r.s.foreign(n), r.refused(n), r.standbyCluster():
+		return true
+	case n.Address != h.address: // its sessions are at another server
+		return true
+	case h.superseded && r.p.Authority != topology.AuthorityNone:
+		return true
+	case r.leaderGapOver():
+		return true
+	case r.byEvidence():
+		return r.s.highest() > r.heldTimeline(n) || r.rivalled(n) || n.killed
+	case r.auth.State != topology.AuthorityStateCurrent, r.auth.Leader == "" && r.holdsWithoutLeader():
+		return r.rivalled(n)
+	}
+	return false
+}
+
+// leaderGapOver: the leader key has been absent for so long that its holder
+// cannot be trusted to come back.
+func (r *round) leaderGapOver() bool {
+	a := r.s.authority
+	return r.auth.State == topology.AuthorityStateCurrent && a.absentSince != 0 &&
+		!r.holdsWithoutLeader() && r.since(a.absentSince, r.leaderGap())
+}
+
+// rivalled: another node is writable on an equal or higher timeline than the
+// holder's. An equal one counts only once the holder itself has been asked, so
+// that after a restart the order of the first answers decides nothing.
+func (r *round) rivalled(n *node) bool {
+	own := r.heldTimeline(n)
+	heard := n.roleAt != 0 || n.silentAt != 0
+	for _, o := range r.nodes {
+		tl := o.timeline()
+		if o != n && tl != 0 && r.claims(o) && (tl > own || tl == own && heard) {
+			return true
+		}
+	}
+	return false
+}
+
+// heldTimeline is the timeline on which the holder writes, or on which the role
+// was given to it while it has not told.
+func (r *round) heldTimeline(n *node) topology.Timeline {
+	if tl := n.timeline(); tl != 0 {
+		return tl
+	}
+	return r.s.holder.timeline
+}
+
+// claims: the node's word that it is writable counts against others for as
+// long as its sessions could still be writing.
+func (r *round) claims(n *node) bool {
+	return n.writable() && !r.s.foreign(n) && !r.refused(n) && !r.since(n.roleAt, r.p.KillAfter)
+}
+
+// timeline is the timeline the node writes on; 0 when it is not known to write.
+func (n *node) timeline() topology.Timeline {
+	if n.full == nil || n.full.InRecovery != topology.No {
+		return 0
+	}
+	return n.full.Timeline
+}
+
+// admit gives the role to the one node that may enter, if there is one.
+func (r *round) admit() {
+	h := &r.s.holder
+	for _, n := range r.nodes {
+		if h.name != "" && !(h.restored && h.name == n.Name) || len(r.barred(n)) > 0 {
+			continue
+		}
+		since := r.now
+		if h.restored {
+			since = h.since
+		}
+		*h = holder{name: n.Name, address: n.Address, since: since, timeline: n.timeline()}
+		r.s.decided = true
+		delete(r.s.lost, n.Name)
+		if r.s.systemID == 0 {
+			r.s.pin(n.full.SystemID)
+		}
+		r.s.followWriter(n)
+		return
+	}
+}
+
+// barred says what keeps a node from entering a write pool: nothing, or the
+// ladder's first cause and a harsher one that holds beside it.
+func (r *round) barred(n *node) []effect {
+	var out []effect
+	if e, ok := r.identity(n); ok {
+		return append(out, e)
+	}
+	if e, ok := r.gone(n, false); ok {
+		if r.cutSilent(n) {
+			e.verdict = topology.Down
+		}
+		out = append(out, e)
+	}
+	if e, ok := r.unfit(n); ok && (len(out) == 0 || e.verdict > out[0].verdict) {
+		out = append(out, e)
+	}
+	return out
+}
+
+// cutSilent: a node that cannot be talked to has no sessions to keep, unless
+// they date from before this agent's start.
+func (r *round) cutSilent(n *node) bool {
+	return r.s.decided || r.named() != "" && r.named() != n.Name ||
+		r.byEvidence() && n.killed
+}
+
+// unfit: the node's own word, or the lack of it, and then the other side's.
+func (r *round) unfit(n *node) (effect, bool) {
+	if r.standbyCluster() {
+		return r.effect(topology.Down, topology.CodeStandbyCluster, 0, "standby cluster"), true
+	}
+	if e, bad := r.notWritable(n); bad {
+		return e, true
+	}
+	if r.since(n.roleAt, r.p.EvidenceMaxAge) {
+		return r.unproven(topology.CodeNoEvidence, n.roleAt, "role not proven lately"), true
+	}
+	if n.full == nil || n.full.SystemID == 0 {
+		return r.unproven(topology.CodeNoEvidence, 0, "system identifier not read yet"), true
+	}
+	other := r.barredByAuthority
+	if r.byEvidence() {
+		other = r.barredByEvidence
+	}
+	if e, bad := other(n); bad {
+		return e, true
+	}
+	lost, ok := r.s.lost[n.Name]
+	return r.effect(topology.Down, topology.CodeMinDown, lost, "was lost as writer"), ok && !r.since(lost, r.p.MinDown)
+}
+
+// unproven: knowledge is missing. Before the first decision the node may be the
+// writer, and a start must not cut its sessions.
+func (r *round) unproven(code topology.Code, at topology.Mono, format string, args ...any) effect {
+	v := topology.Down
+	if !r.s.decided {
+		v = topology.Undecided
+	}
+	return r.effect(v, code, at, format, args...)
+}
+
+// notWritable: the node's own word against writing.
+func (r *round) notWritable(n *node) (effect, bool) {
+	switch {
+	case n.inRecovery == topology.Yes && r.named() == n.Name:
+		return r.effect(topology.Down, topology.CodePromoting, n.roleAt, "named but still in recovery"), true
+	case n.inRecovery == topology.Yes:
+		return r.effect(topology.Down, topology.CodeWrongRole, n.roleAt, "in recovery"), true
+	case n.readOnly == topology.Yes:
+		return r.effect(topology.Down, topology.CodeReadOnly, n.roleAt, "transactions are read-only"), true
+	case n.aliveAt != 0 && n.roleAt == 0:
+		return r.unproven(topology.CodeRoleUnknown, n.aliveAt, "role unknown: %s", n.failure.Class), true
+	case !n.writable():
+		return r.effect(topology.Undecided, topology.CodeNoEvidence, n.knownAt, "not asked yet"), true
+	}
+	return effect{}, false
+}
+
+func (r *round) barredByAuthority(n *node) (effect, bool) {
+	a := r.s.authority
+	switch {
+	case r.auth.State == topology.AuthorityStateUnknown:
+		return r.effect(topology.Undecided, topology.CodeAuthorityUnknown, r.s.start.Mono, "authority not heard yet"), true
+	case r.auth.State == topology.AuthorityStateLost && !r.s.decided:
+		return r.effect(topology.Undecided, topology.CodeAuthorityLost, a.at, "authority lost before a decision"), true
+	case r.auth.State == topology.AuthorityStateLost:
+		return r.effect(topology.Down, topology.CodeFenced, n.roleAt, "writable; authority lost and not the writer"), true
+	case a.picture.Leader == "":
+		v := topology.Down
+		if !r.s.decided && !r.leaderGapOver() {
+			v = topology.Drain // it may have sessions from before this agent's start
+		}
+		return r.effect(v, topology.CodeNoLeader, a.absentSince, "writable but the leader key is absent"), true
+	case a.picture.Leader != n.Name:
+		return r.effect(topology.Down, topology.CodeFenced, n.roleAt, "writable but %s is named", a.picture.Leader), true
+	case a.picture.SessionAgrees == topology.No:
+		return r.unproven(topology.CodeSessionMismatch, a.at, "leader and member sessions differ"), true
+	}
+	return effect{}, false
+}
+
+// barredByEvidence is the rule without an authority: alone on the highest
+// timeline ever seen, every other node heard or given up.
+func (r *round) barredByEvidence(n *node) (effect, bool) {
+	own, highest := n.timeline(), r.s.highest()
+	switch {
+	case n.HasTag(topology.TagNoFailover) || n.full.ApplyDelay > 0:
+		return r.effect(topology.Down, topology.CodeNoFailover, n.roleAt, "never the writer without an authority"), true
+	case own == 0:
+		return r.unproven(topology.CodeNoEvidence, n.roleAt, "timeline not read yet"), true
+	case own < highest:
+		return r.effect(topology.Down, topology.CodeOldTimeline, n.roleAt, "timeline %d; highest seen %d", own, highest), true
+	}
+	for _, o := range r.nodes {
+		switch {
+		case o == n:
+		case o.roleAt == 0 && o.silentAt == 0 && o.aliveAt == 0 && !r.refused(o):
+			return r.effect(topology.Undecided, topology.CodeNoEvidence, o.knownAt, "waiting for word of %s", o.Name), true
+		case r.s.systemID == 0 && o.full != nil && o.full.SystemID != n.full.SystemID:
+			return r.effect(topology.Down, topology.CodeIdentity, n.fullAt, "%s has another system identifier", o.Name), true
+		case r.claims(o) && (o.timeline() == 0 || o.timeline() >= own):
+			// For entering, a writable node whose timeline is not read yet is a rival too.
+			return r.effect(topology.Down, topology.CodeTwoWriters, n.roleAt, "%s is writable too", o.Name), true
+		}
+	}
+	return effect{}, false
+}
+
+// holderEffects are the causes that act on the node with the writer role.
+func (r *round) holderEffects(n *node) []effect {
+	var out []effect
+	if e, ok := r.maintained(n); ok {
+		out = append(out, e)
+	}
+	if e, ok := r.gone(n, false); ok {
+		out = append(out, e)
+	}
+	if a := r.s.authority; a.absentSince != 0 && !r.byEvidence() && !r.holdsWithoutLeader() {
+		out = append(out, r.effect(topology.Drain, topology.CodeNoLeader, a.absentSince, "leader key is absent"))
+	}
+	lost := r.auth.State == topology.AuthorityStateLost && !r.byEvidence()
+	if len(out) == 0 && !r.s.holder.restored && (lost || r.byEvidence() && n.aliveAt != 0) && r.unprovenFor(n) {
+		out = append(out, r.effect(topology.Drain, topology.CodeRoleUnknown, n.roleAt, "role not proven and no authority names it"))
+	}
+	if len(out) == 0 {
+		out = append(out, r.standing(n))
+	}
+	if lost && out[0].reason.Code != topology.CodeAuthorityLost {
+		out = append(out, r.effect(out[0].verdict, topology.CodeAuthorityLost, r.s.authority.at, "authority lost; held by SQL evidence"))
+	}
+	return out
+}
+
+// unprovenFor: nothing has proved for evidence_max_age that the node is
+// writable, not counting times in which we could not ask.
+func (r *round) unprovenFor(n *node) bool {
+	return r.s.isolated != topology.Yes && r.since(max(n.roleAt, n.localAt, r.s.resumedAt), r.p.EvidenceMaxAge)
+}
+
+// standing is the holder's verdict when nothing speaks against it.
+func (r *round) standing(n *node) effect {
+	h := r.s.holder
+	switch {
+	case h.restored:
+		e := r.barred(n)[0]
+		e.verdict = topology.Undecided
+		return e
+	case n.aliveAt != 0:
+		return r.effect(topology.Up, topology.CodeRoleUnknown, n.aliveAt, "role unknown: %s", n.failure.Class)
+	case n.failingAt != 0 && r.since(n.answeredAt, r.p.SilentAfter):
+		return r.effect(topology.Up, topology.CodeLinkCut, n.failingAt, "others hear from it")
+	case r.byEvidence():
+		return r.effect(topology.Up, topology.CodeWriter, h.since.Mono, "writable on the highest timeline")
+	}
+	return r.effect(topology.Up, topology.CodeWriter, h.since.Mono, "holds the leader key and is writable")
+}
+
+// otherEffects are the causes that act on a node without the writer role.
+func (r *round) otherEffects(n *node) []effect {
+	out := r.barred(n)
+	if len(out) == 0 {
+		// It may enter, but another node still holds the role.
+		out = append(out, r.effect(topology.Down, topology.CodeFenced, n.roleAt, "writable but %s is the writer", r.s.holder.name))
+	}
+	if _, ok := r.s.lost[n.Name]; ok {
+		out[0].verdict = topology.Down
+	}
+	if e, ok := r.maintained(n); ok {
+		if r.s.decided {
+			e.verdict = topology.Down
+		}
+		out = append([]effect{e}, out...)
+	}
+	return out
+}
