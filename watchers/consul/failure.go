@@ -1,0 +1,193 @@
+package consul
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// pacing says how patiently a failure is met.
+type pacing uint8
+
+const (
+	paceNormal pacing = iota // up to 5 s
+	// paceHung: the attempt itself took its deadline, so the pause after it is
+	// short; together they stay below 5 s.
+	paceHung
+	paceDenied // up to 30 s, or until the token file changes
+	paceConfig // up to 5 min, or until the token file changes
+)
+
+// The longest pauses. Those of the last two are reached by stretching the
+// common back-off, whose own limit is 5 s.
+const (
+	pauseHung      = 2 * time.Second
+	stretchDenied  = 6
+	stretchConfig  = 60
+	textPauseOther = "asking again within 5 s"
+)
+
+// trouble is a failed question, before it becomes an observation.
+type trouble struct {
+	class topology.FailureClass
+	pace  pacing
+	err   error
+}
+
+// next says what happens next, for the failure's text.
+func (t *trouble) next() string {
+	switch t.pace {
+	case paceDenied:
+		return "asking again within 30 s, or when the token changes"
+	case paceConfig:
+		return "this looks like a fault of configuration; asking again within 5 min"
+	default:
+		return textPauseOther
+	}
+}
+
+// failure words a trouble for people.
+func (t *trouble) failure(what string, c *Client) *topology.Failure {
+	return &topology.Failure{
+		Class: t.class,
+		Text:  fmt.Sprintf("reading %s from %s: %v; %s", what, c.who(), t.err, t.next()),
+	}
+}
+
+// judgeError sorts the error of a request.
+func judgeError(err error, after time.Duration) *trouble {
+	t := &trouble{class: topology.FailStore, err: err}
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		t.err = u.Err // without the address, which the text has already
+	}
+	if status := (api.StatusError{}); errors.As(err, &status) {
+		t.judgeStatus(status)
+		return t
+	}
+	if errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
+		t.class, t.pace = topology.FailTimeout, paceHung
+		t.err = fmt.Errorf("no answer within %v", after)
+		return t
+	}
+	for _, row := range kinds() {
+		if row.is(err) {
+			t.class = row.class
+			break
+		}
+	}
+	return t
+}
+
+// kind is one row of the table of transport errors.
+type kind struct {
+	class topology.FailureClass
+	is    func(error) bool
+}
+
+func kinds() []kind {
+	oneOf := func(targets ...error) func(error) bool {
+		return func(err error) bool {
+			return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
+		}
+	}
+	return []kind{
+		{topology.FailName, isA[*net.DNSError]},
+		{topology.FailLocal, oneOf(syscall.EMFILE, syscall.ENFILE)},
+		{topology.FailTLS, isTLS},
+		{topology.FailRefused, oneOf(syscall.ECONNREFUSED)},
+		{topology.FailUnreachable, oneOf(syscall.EHOSTUNREACH, syscall.ENETUNREACH)},
+		{topology.FailReset, oneOf(syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF)},
+		{topology.FailContent, isA[*json.SyntaxError]},
+		{topology.FailContent, isA[*json.UnmarshalTypeError]},
+		{topology.FailContent, isA[*tokenError]},
+	}
+}
+
+func isA[E error](err error) bool {
+	var e E
+	return errors.As(err, &e)
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout() && !isA[*net.DNSError](err)
+}
+
+func isTLS(err error) bool {
+	if op := (*net.OpError)(nil); errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") {
+		return true // the words of crypto/tls for an alert
+	}
+	return isA[*tls.CertificateVerificationError](err) || isA[tls.RecordHeaderError](err) ||
+		errors.Is(err, http.ErrSchemeMismatch)
+}
+
+// judgeStatus sorts an HTTP status. 429 and 503 are a server's wish for fewer
+// requests, which the back-off grants.
+func (t *trouble) judgeStatus(s api.StatusError) {
+	t.err = fmt.Errorf("status %d: %s", s.Code, clip(s.Body))
+	switch s.Code {
+	case http.StatusForbidden, http.StatusUnauthorized:
+		t.class, t.pace = topology.FailDenied, paceDenied
+	case http.StatusBadRequest:
+		t.pace = paceConfig
+	}
+}
+
+// judgeMeta finds out why an answer must not be believed, though it is no error.
+func judgeMeta(m *api.QueryMeta, q *api.QueryOptions, empty bool) *trouble {
+	switch {
+	case m.ResultsFilteredByACLs:
+		return &trouble{class: topology.FailDenied, pace: paceDenied,
+			err: errors.New("the answer was filtered by ACLs, so it may lack keys; the token needs key_prefix read here")}
+	case empty && q.Token == "" && m.DefaultACLPolicy == "deny":
+		// Consul hides from anonymous callers that it filtered.
+		return &trouble{class: topology.FailDenied, pace: paceDenied,
+			err: errors.New("an empty answer without a token while Consul denies by default; a token file is needed")}
+	default:
+		return nil
+	}
+}
+
+// judgeAge finds out whether an answer may be old. Default and consistent reads
+// come from the leader, so both headers are perfect unless somebody turned our
+// read into a stale one.
+func judgeAge(m *api.QueryMeta, most time.Duration) *trouble {
+	switch {
+	case !m.KnownLeader:
+		return &trouble{class: topology.FailStore, err: errors.New("the answer comes from a server that knows no leader")}
+	case m.LastContact > most:
+		return &trouble{class: topology.FailStore,
+			err: fmt.Errorf("the answer comes from a server that has not heard of the leader for %v", m.LastContact)}
+	default:
+		return nil
+	}
+}
+
+// clip keeps the beginning of a foreign text on one line.
+func clip(s string) string {
+	const most = 160
+	out := make([]rune, 0, most)
+	for _, r := range s {
+		if len(out) == most {
+			return string(out) + "…"
+		}
+		if r < ' ' {
+			r = ' '
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}

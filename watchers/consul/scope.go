@@ -1,0 +1,331 @@
+package consul
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// scopeState is what one recursive read of a scope says.
+type scopeState struct {
+	authority topology.Authority
+	nodes     []topology.Node
+	// leaderKey identifies the lock: holder, session and when it was taken.
+	leaderKey leaderKey
+	faults    []fault
+	keys      int // of the scope; 0: there is no such scope
+}
+
+// fault is something in the scope that could not be used.
+type fault struct {
+	key string // full key
+	err string
+}
+
+// leaderKey is the leader key, reduced. The zero value: the key is absent.
+type leaderKey struct {
+	Holder, Session string
+	ModifyIndex     uint64
+}
+
+func reduceLeader(p *api.KVPair) leaderKey {
+	if p == nil {
+		return leaderKey{}
+	}
+	return leaderKey{Holder: string(p.Value), Session: p.Session, ModifyIndex: p.ModifyIndex}
+}
+
+// parseScope reads the keys below prefix ("service/main/"). It is pure, and
+// what it cannot read leaves the rest as it is.
+func parseScope(prefix string, pairs api.KVPairs) scopeState {
+	r := scopeReader{prefix: prefix, sessions: map[string]string{}}
+	for _, p := range pairs {
+		if key, ok := strings.CutPrefix(p.Key, prefix); ok {
+			r.s.keys++
+			r.read(key, p)
+		}
+	}
+	r.finish()
+	return r.s
+}
+
+type scopeReader struct {
+	s        scopeState
+	prefix   string
+	sessions map[string]string // of the members' keys
+	legacy   *api.KVPair       // optime/leader
+	status   bool
+}
+
+func (r *scopeReader) read(key string, p *api.KVPair) {
+	switch key {
+	case "leader":
+		r.s.leaderKey = reduceLeader(p)
+		r.s.authority.Leader = r.name(p.Key, string(p.Value))
+	case "config":
+		r.config(p)
+	case "status":
+		r.status = true
+		r.optime(p)
+	case "optime/leader":
+		r.legacy = p
+	case "sync":
+		r.sync(p)
+	case "history":
+		r.history(p)
+	case "initialize":
+		r.initialize(p)
+	default:
+		if name, ok := strings.CutPrefix(key, "members/"); ok && name != "" && !strings.Contains(name, "/") {
+			r.member(name, p)
+		}
+	}
+}
+
+func (r *scopeReader) fault(key, format string, args ...any) {
+	r.s.faults = append(r.s.faults, fault{key: key, err: fmt.Sprintf(format, args...)})
+}
+
+// name makes a member's name usable in every balancer. Patroni allows anything;
+// a name that is not legal gets a stable, distinct one.
+func (r *scopeReader) name(key, s string) string {
+	legal := LegalName(s)
+	if legal != s && s != "" {
+		r.fault(key, "name %q cannot be used in balancers and is called %s here", clip(s), legal)
+	}
+	return legal
+}
+
+func (r *scopeReader) member(name string, p *api.KVPair) {
+	m, errs := parseMember(r.name(p.Key, name), p.Value)
+	for _, err := range errs {
+		r.fault(p.Key, "%v", err)
+	}
+	if m.Role != "" && !slices.Contains(knownRoles(), m.Role) {
+		r.fault(p.Key, "unknown role %q", clip(m.Role))
+	}
+	if m.State != "" && !slices.Contains(knownStates(), m.State) {
+		r.fault(p.Key, "unknown state %q", clip(m.State))
+	}
+	r.sessions[m.Name] = p.Session
+	r.s.authority.Members = append(r.s.authority.Members, m)
+}
+
+// knownRoles are the words of Patroni 2 to 4, master folded into primary.
+func knownRoles() []string {
+	return []string{"primary", "replica", "standby_leader", "promoted", "demoted", "uninitialized"}
+}
+
+// knownStates are the words of Patroni 2 to 4; the last two come from proxies
+// that copy the REST interface into the key.
+func knownStates() []string {
+	return []string{
+		"initializing new cluster", "initdb failed", "running custom bootstrap script", "custom bootstrap failed",
+		"bootstrap starting", "creating replica", "starting", "start failed", "running", "restarting", "restart failed",
+		"stopping", "stop failed", "stopped", "crashed", "streaming", "in archive recovery",
+	}
+}
+
+func (r *scopeReader) config(p *api.KVPair) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(p.Value, &fields); err != nil {
+		r.fault(p.Key, "the value is no JSON object, so pause, failsafe and timing are unknown")
+		return
+	}
+	a := &r.s.authority
+	a.Pause = topology.Bool(truth(fields["pause"]))
+	a.Failsafe = topology.Bool(truth(fields["failsafe_mode"]))
+	a.StandbyCluster = filled(fields["standby_cluster"])
+	a.SyncMode = syncMode(fields["synchronous_mode"])
+	a.TTL = r.seconds(p.Key, fields, "ttl")
+	a.LoopWait = r.seconds(p.Key, fields, "loop_wait")
+	a.RetryTimeout = r.seconds(p.Key, fields, "retry_timeout")
+}
+
+func (r *scopeReader) seconds(key string, fields map[string]json.RawMessage, field string) time.Duration {
+	raw, ok := fields[field]
+	if !ok {
+		return 0
+	}
+	f, err := strconv.ParseFloat(strings.Trim(string(raw), `" `), 64)
+	if err != nil || f < 0 || f > 1e6 {
+		r.fault(key, "%s is no number of seconds: %s", field, clip(string(raw)))
+		return 0
+	}
+	return time.Duration(f * float64(time.Second))
+}
+
+// optime reads the status key: an object, or a bare number.
+func (r *scopeReader) optime(p *api.KVPair) {
+	r.s.authority.OptimeIndex = p.ModifyIndex
+	var status struct {
+		Optime json.RawMessage `json:"optime"`
+	}
+	raw := bytes.TrimSpace(p.Value)
+	if json.Unmarshal(raw, &status) == nil {
+		raw = status.Optime
+	}
+	if text := strings.Trim(string(raw), `" `); text != "" && text != "null" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			r.fault(p.Key, "optime is no whole number: %s", clip(text))
+			return
+		}
+		r.s.authority.Optime = topology.LSN(n)
+	}
+}
+
+func (r *scopeReader) sync(p *api.KVPair) {
+	var sync struct {
+		SyncStandby *string `json:"sync_standby"`
+	}
+	if len(bytes.TrimSpace(p.Value)) == 0 {
+		return
+	}
+	if err := json.Unmarshal(p.Value, &sync); err != nil {
+		r.fault(p.Key, "the value cannot be read: %s", clip(string(p.Value)))
+		return
+	}
+	if sync.SyncStandby == nil {
+		return
+	}
+	for name := range strings.SplitSeq(*sync.SyncStandby, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			r.s.authority.SyncStandbys = append(r.s.authority.SyncStandbys, LegalName(name))
+		}
+	}
+}
+
+// history raises the timeline to the one after the newest entry: each entry
+// begins with the timeline that ended.
+func (r *scopeReader) history(p *api.KVPair) {
+	var entries [][]json.RawMessage
+	if err := json.Unmarshal(p.Value, &entries); err != nil {
+		r.fault(p.Key, "the value is no list of lists: %s", clip(string(p.Value)))
+		return
+	}
+	for _, e := range entries {
+		if len(e) == 0 {
+			continue
+		}
+		n, err := strconv.ParseUint(string(e[0]), 10, 32)
+		if err != nil || n+1 > 1<<32-1 {
+			r.fault(p.Key, "%s is no timeline", clip(string(e[0])))
+			continue
+		}
+		r.s.authority.Timeline = max(r.s.authority.Timeline, topology.Timeline(n+1))
+	}
+}
+
+func (r *scopeReader) initialize(p *api.KVPair) {
+	text := strings.TrimSpace(string(p.Value))
+	if text == "" {
+		return // the cluster is being bootstrapped
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		r.fault(p.Key, "the value is no system identifier: %s", clip(text))
+		return
+	}
+	r.s.authority.SystemID = n
+}
+
+// finish derives what needs more than one key.
+func (r *scopeReader) finish() {
+	a := &r.s.authority
+	if !r.status && r.legacy != nil {
+		r.optime(r.legacy)
+	}
+	slices.SortFunc(a.Members, func(x, y topology.Member) int { return strings.Compare(x.Name, y.Name) })
+	for _, m := range a.Members {
+		a.Timeline = max(a.Timeline, m.Timeline)
+		if !m.Address.IsZero() {
+			r.s.nodes = append(r.s.nodes, topology.Node{Name: m.Name, Address: m.Address, Tags: m.Tags})
+		}
+	}
+	for i, s := range a.SyncStandbys {
+		a.SyncStandbys[i] = spelled(s, a.Members)
+	}
+	a.SessionAgrees = r.agreement()
+}
+
+// agreement compares the sessions of the leader key and of its holder's member
+// key; without a member key there is nothing to compare.
+func (r *scopeReader) agreement() topology.Tri {
+	if r.s.authority.Leader == "" {
+		return topology.Unknown
+	}
+	member, ok := r.sessions[r.s.authority.Leader]
+	if !ok {
+		return topology.Unknown
+	}
+	return topology.Bool(member != "" && member == r.s.leaderKey.Session)
+}
+
+// spelled returns a name as the member spells it: the sync key's names match
+// regardless of case.
+func spelled(name string, members []topology.Member) string {
+	for _, m := range members {
+		if strings.EqualFold(m.Name, name) {
+			return m.Name
+		}
+	}
+	return name
+}
+
+// truth reads a switch as Patroni does: true, numbers but 0, and a few words.
+func truth(raw json.RawMessage) bool {
+	switch strings.ToLower(strings.Trim(string(raw), `" `)) {
+	case "true", "t", "yes", "on", "1":
+		return true
+	}
+	return false
+}
+
+// filled reports whether a value is a JSON object with at least one field.
+func filled(raw json.RawMessage) bool {
+	var o map[string]json.RawMessage
+	return json.Unmarshal(raw, &o) == nil && len(o) > 0
+}
+
+func syncMode(raw json.RawMessage) string {
+	switch {
+	case strings.EqualFold(strings.Trim(string(raw), `" `), "quorum"):
+		return "quorum"
+	case truth(raw):
+		return "sync"
+	default:
+		return ""
+	}
+}
+
+// LegalName returns the name under which pgsteer knows a Patroni member: the
+// name itself where topology.CheckName allows it, else its legal characters and
+// a part of its hash, so that two members never share one.
+func LegalName(s string) string {
+	if s == "" || topology.CheckName(s) == nil {
+		return s
+	}
+	const keep = 40
+	out := make([]byte, 0, keep)
+	for i := 0; i < len(s) && len(out) < keep; i++ {
+		c := s[i]
+		if alnum := c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'; alnum || c == '.' || c == '_' {
+			out = append(out, c)
+		} else {
+			out = append(out, '-')
+		}
+	}
+	sum := sha256.Sum256([]byte(s))
+	return "m-" + strings.Trim(string(out), "-._") + "-" + hex.EncodeToString(sum[:4])
+}

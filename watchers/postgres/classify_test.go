@@ -1,0 +1,90 @@
+package postgres
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+func sys(e syscall.Errno) error {
+	return fmt.Errorf("dial error: %w", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", e)})
+}
+
+type classTest struct {
+	name string
+	err  error
+	want topology.FailureClass // of a connection attempt
+	lost topology.FailureClass // of a question on the kept session
+}
+
+func classTests() []classTest {
+	state := func(code string) error { return fmt.Errorf("server error: %w", &pgconn.PgError{Code: code}) }
+	return []classTest{
+		{"refused", sys(syscall.ECONNREFUSED), topology.FailRefused, topology.FailLost},
+		{"reset", sys(syscall.ECONNRESET), topology.FailReset, topology.FailLost},
+		{"broken pipe", sys(syscall.EPIPE), topology.FailReset, topology.FailLost},
+		{"end", io.EOF, topology.FailReset, topology.FailLost},
+		{"end within a message", io.ErrUnexpectedEOF, topology.FailReset, topology.FailLost},
+		{"closed by pgconn", pgconn.ErrConnClosed, topology.FailProtocol, topology.FailLost},
+		{"deadline", os.ErrDeadlineExceeded, topology.FailTimeout, topology.FailTimeout},
+		{"context", context.DeadlineExceeded, topology.FailTimeout, topology.FailTimeout},
+		{"TCP gave up", sys(syscall.ETIMEDOUT), topology.FailTimeout, topology.FailTimeout},
+		{"no route", sys(syscall.EHOSTUNREACH), topology.FailUnreachable, topology.FailLost},
+		{"no network", sys(syscall.ENETUNREACH), topology.FailUnreachable, topology.FailLost},
+		{"no such name", &net.DNSError{IsNotFound: true}, topology.FailName, topology.FailName},
+		{"resolver silent", &net.DNSError{IsTimeout: true}, topology.FailName, topology.FailName},
+		{"no descriptors", sys(syscall.EMFILE), topology.FailLocal, topology.FailLocal},
+		{"no descriptors at all", sys(syscall.ENFILE), topology.FailLocal, topology.FailLocal},
+		{"no buffers", sys(syscall.ENOBUFS), topology.FailLocal, topology.FailLocal},
+		{"no ports", sys(syscall.EADDRNOTAVAIL), topology.FailLocal, topology.FailLocal},
+		{"own firewall", sys(syscall.EPERM), topology.FailLocal, topology.FailLocal},
+		{"TLS alert", tls.AlertError(40), topology.FailTLS, topology.FailLost},
+		{"certificate", &tls.CertificateVerificationError{Err: errors.New("x")}, topology.FailTLS, topology.FailLost},
+		{"no TLS", errors.New("tls error: server refused TLS connection"), topology.FailTLS, topology.FailLost},
+		{"TLS timeout", fmt.Errorf("tls error: %w", os.ErrDeadlineExceeded), topology.FailTimeout, topology.FailTimeout},
+		{"53300", state("53300"), topology.FailSlots, topology.FailSlots},
+		{"57P01", state("57P01"), topology.FailShutdown, topology.FailShutdown},
+		{"57P02", state("57P02"), topology.FailShutdown, topology.FailShutdown},
+		{"57P03", state("57P03"), topology.FailStarting, topology.FailStarting},
+		{"57P05", state("57P05"), topology.FailLost, topology.FailLost},
+		{"28000", state("28000"), topology.FailAuth, topology.FailAuth},
+		{"28P01", state("28P01"), topology.FailAuth, topology.FailAuth},
+		{"3D000", state("3D000"), topology.FailDatabase, topology.FailDatabase},
+		{"42501", state("42501"), topology.FailAuth, topology.FailProtocol},
+		{"XX000", state("XX000"), topology.FailProtocol, topology.FailProtocol},
+		{"nonsense", errors.New("received unexpected message"), topology.FailProtocol, topology.FailProtocol},
+		// A name with two addresses: the weaker evidence counts.
+		{"refused and silent", errors.Join(sys(syscall.ECONNREFUSED), os.ErrDeadlineExceeded), topology.FailTimeout, topology.FailTimeout},
+		{"refused and no route", errors.Join(sys(syscall.ECONNREFUSED), sys(syscall.ENETUNREACH)), topology.FailUnreachable, topology.FailLost},
+		{"refused and full", errors.Join(sys(syscall.ECONNREFUSED), state("53300")), topology.FailSlots, topology.FailSlots},
+	}
+}
+
+func TestClasses(t *testing.T) {
+	for _, c := range classTests() {
+		if got := classOf(c.err); got != c.want {
+			t.Errorf("%s: a connection attempt is %s, want %s", c.name, got, c.want)
+		}
+		if got := classOfLoss(c.err); got != c.lost {
+			t.Errorf("%s: a question is %s, want %s", c.name, got, c.lost)
+		}
+	}
+}
+
+func TestTextsAreOneLine(t *testing.T) {
+	got := plain(errors.Join(errors.New("one  thing"), errors.New("another")))
+	if got != "one thing; another" || strings.Contains(got, "\n") {
+		t.Errorf("got %q", got)
+	}
+}

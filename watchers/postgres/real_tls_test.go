@@ -1,0 +1,105 @@
+package postgres
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/lab"
+)
+
+func (w *world) quietTLS(t *testing.T) {
+	useTLS(t, w.n1)
+	o := w.options(t, w.n1)
+	o.TLS = &tls.Config{InsecureSkipVerify: true} // a test of the log, not of trust
+	p := start(t, o)
+	p.until("login over TLS", func(o topology.Observation) bool { return o.Probe != nil })
+	p.stop()
+	if lines := written(t, w.n1, func() { w.visit(t, o) }); len(lines) > 0 {
+		t.Errorf("the server logged %q", lines)
+	}
+}
+
+// noTLS: n1 has a certificate that nobody vouches for, n2 has none.
+func (w *world) noTLS(t *testing.T) {
+	for _, n := range []*lab.Node{w.n1, w.n2} {
+		o := w.options(t, n)
+		o.TLS = &tls.Config{}
+		p := start(t, o)
+		p.untilFailure(topology.FailTLS)
+		p.untilFailure(topology.FailTLS) // from here on a request for liveness
+		p.stop()
+	}
+}
+
+// useTLS gives a running node a certificate.
+func useTLS(t *testing.T, n *lab.Node) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ownFile(t, n, "server.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	ownFile(t, n, "server.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+	if err := n.Exec(t.Context(), "ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ownFile writes a file that belongs to the server's account.
+func ownFile(t *testing.T, n *lab.Node, name string, text []byte) {
+	t.Helper()
+	info, err := os.Stat(n.DataDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	path := filepath.Join(n.DataDir(), name)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(path, int(owner.Uid), int(owner.Gid)); err != nil || !ok {
+		t.Fatal(err)
+	}
+}
+
+// wrongPassword runs against a server with ssl = on, where the usual request
+// for liveness would be logged.
+func (w *world) wrongPassword(t *testing.T) {
+	o := w.options(t, w.n1)
+	o.Password = func() string { return "certainly-not-it" }
+	lines := written(t, w.n1, func() {
+		p := start(t, o)
+		defer p.stop()
+		for range 10 {
+			if f := p.untilFailure(topology.FailAuth); strings.Contains(f.Text, "certainly-not-it") {
+				t.Errorf("the text holds the password: %s", f.Text)
+			}
+		}
+	})
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, "DETAIL:") })
+	if len(lines) != 1 || !strings.Contains(lines[0], "password authentication failed") {
+		t.Errorf("the server logged %q, want one refused login", lines)
+	}
+}
