@@ -1,0 +1,110 @@
+package agentcheck
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// BenchmarkAgentCheck asks over loopback, one connection an answer, and the same
+// of a bare server that accepts, writes and closes. "of-bare" is the ratio of the
+// two rates in the same run, since machines differ.
+func BenchmarkAgentCheck(b *testing.B) {
+	w := newWorld(cluster("main"))
+	ours := listen(b)
+	ctx := b.Context()
+	go func() { _ = w.server(b, Options{}).Serve(ctx, ours) }()
+	bare := listen(b)
+	go serveBare(bare)
+
+	const round = 200 // the two take turns, so that a busy moment hits both
+	var tookOurs, tookBare time.Duration
+	answers := 0
+	for b.Loop() {
+		tookOurs += askMany(b, ours.Addr().String(), round)
+		tookBare += askMany(b, bare.Addr().String(), round)
+		answers += 8 * round
+	}
+	b.ReportMetric(float64(answers)/tookOurs.Seconds(), "answers/s")
+	b.ReportMetric(float64(answers)/tookBare.Seconds(), "bare/s")
+	b.ReportMetric(tookBare.Seconds()/tookOurs.Seconds(), "of-bare")
+}
+
+func listen(b *testing.B) net.Listener {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+func serveBare(ln net.Listener) {
+	answer := []byte("up 100%\n")
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			_, _ = c.Write(answer)
+			c.Close()
+		}()
+	}
+}
+
+// askMany asks n times from each of several clients at once, as many HAProxy
+// threads would: a single one would mostly measure its own waiting.
+func askMany(b *testing.B, addr string, n int) time.Duration {
+	start := time.Now()
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for range n {
+				askOnce(b, addr)
+			}
+		})
+	}
+	clients.Wait()
+	return time.Since(start)
+}
+
+func askOnce(b *testing.B, addr string) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	defer c.Close()
+	var buf [128]byte
+	_, _ = io.WriteString(c, "main primary n1\n")
+	if k, _ := c.Read(buf[:]); string(buf[:k]) != "up 100%\n" {
+		b.Errorf("answer %q", buf[:k])
+	}
+	_ = c.(*net.TCPConn).SetLinger(0) // leaves no TIME_WAIT behind, as HAProxy does
+}
+
+// BenchmarkLookup is an answer without its connection, among 1,000 clusters.
+func BenchmarkLookup(b *testing.B) {
+	var views latest.Map[string, topology.View]
+	for i := range 1000 {
+		s := cluster(fmt.Sprintf("c%d", i))
+		views.Set(s.Cluster, &topology.View{Snapshot: s, ValidUntil: 1 << 62})
+	}
+	s, err := New(Options{Views: &views, Now: topology.NewTicker(time.Now)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	request := []byte("c500 replica n3")
+	s.Answer(request)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Answer(request)
+	}
+}

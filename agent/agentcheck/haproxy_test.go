@@ -1,0 +1,175 @@
+package agentcheck
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+const haproxyConfig = `
+global
+ stats socket %[1]s/admin.sock mode 600 level admin
+ max-spread-checks 10ms
+defaults
+ mode tcp
+ timeout connect 1s
+ timeout client 1m
+ timeout server 1m
+ default-server weight 100 agent-check agent-addr 127.0.0.1 agent-port %[2]d agent-inter 20ms
+frontend f
+ bind unix@%[1]s/f.sock
+ default_backend be_main_replica
+backend be_main_replica
+ balance leastconn
+ server n2 127.0.0.1:9 agent-send "main replica n2\n"
+backend guard_main_replica
+ server g 127.0.0.1:9 agent-send "main replica !guard\n"
+`
+
+// startHAProxy runs a real HAProxy that polls a port every 20 ms and returns the
+// path of its admin socket. It skips the test without HAProxy, except where CI
+// promises one.
+func startHAProxy(t *testing.T, port int) string {
+	t.Helper()
+	binary, err := exec.LookPath("haproxy")
+	if err != nil {
+		binary, err = exec.LookPath("/usr/sbin/haproxy")
+	}
+	switch {
+	case err != nil && os.Getenv("CI") == "true":
+		t.Fatal("no haproxy on a machine that promises one")
+	case err != nil:
+		t.Skip("no haproxy")
+	}
+	dir, err := os.MkdirTemp("", "pgsteer") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	file := filepath.Join(dir, "haproxy.cfg")
+	if err := os.WriteFile(file, fmt.Appendf(nil, haproxyConfig[1:], dir, port), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "-db", "-f", file)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return filepath.Join(dir, "admin.sock")
+}
+
+// serverState reads operational state, administrative bits and weight, which
+// say what HAProxy made of an answer.
+func serverState(socket, backend string) string {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, "show servers state "+backend+"\n")
+	in := bufio.NewScanner(c)
+	for in.Scan() {
+		if w := strings.Fields(in.Text()); len(w) > 7 && w[1] == backend {
+			return fmt.Sprintf("op=%s admin=%s weight=%s", w[5], w[6], w[7])
+		}
+	}
+	return "no such backend"
+}
+
+// TestHAProxyObeysEveryAnswer walks one server through every verdict (field
+// report FR-18): whatever came before, "up" must bring it back with its weight,
+// and nothing administrative may be left behind.
+func TestHAProxyObeysEveryAnswer(t *testing.T) {
+	w := newWorld()
+	s := w.server(t, Options{})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	socket := startHAProxy(t, ln.Addr().(*net.TCPAddr).Port)
+
+	healthy := verdict("n2", topology.Up, topology.CodeReplica, "lag 0B")
+	half := verdict("n2", topology.Up, topology.CodeLagOverride, "lag 70MB > 64MB")
+	half.Weight = 50
+	steps := []struct {
+		name          string
+		verdict       topology.NodeVerdict
+		server, guard string
+	}{
+		{"healthy", healthy, "op=2 admin=0 weight=100", "op=0 admin=0 weight=100"},
+		{"maintenance", verdict("n2", topology.Drain, topology.CodeMaintenance, "by hand, #42\nuntil 5"), "op=2 admin=0 weight=0", "op=2 admin=0 weight=100"},
+		{"healthy after maintenance", healthy, "op=2 admin=0 weight=100", "op=0 admin=0 weight=100"},
+		{"lag", verdict("n2", topology.Drain, topology.CodeLag, "lag 70MB > 64MB"), "op=2 admin=0 weight=0", "op=2 admin=0 weight=100"},
+		{"half", half, "op=2 admin=0 weight=50", "op=0 admin=0 weight=100"},
+		{"dead", verdict("n2", topology.Down, topology.CodeRefused, strings.Repeat("connection refused ", 20)), "op=0 admin=0 weight=50", "op=2 admin=0 weight=100"},
+		{"undecided keeps what stands", verdict("n2", topology.Undecided, topology.CodeNoEvidence, ""), "op=0 admin=0 weight=50", "op=2 admin=0 weight=100"},
+		{"healthy after death", healthy, "op=2 admin=0 weight=100", "op=0 admin=0 weight=100"},
+	}
+	for _, step := range steps {
+		t.Run(step.name, func(t *testing.T) {
+			snapshot := &topology.Snapshot{Cluster: "main", Complete: true, Pools: []topology.PoolVerdicts{
+				{Pool: "replica", Mode: topology.ModeRead, Nodes: []topology.NodeVerdict{step.verdict}},
+			}}
+			w.views.Set("main", &topology.View{Snapshot: snapshot, ValidUntil: 1 << 62})
+			if step.verdict.Verdict == topology.Undecided {
+				awaitPolls(t, &s.Counters().Silent)
+			}
+			want := []string{step.server, step.guard}
+			waitFor(t, want, func() []string {
+				return []string{serverState(socket, "be_main_replica"), serverState(socket, "guard_main_replica")}
+			})
+		})
+	}
+}
+
+// awaitPolls waits until HAProxy has asked some times more: before that an
+// unchanged state proves nothing.
+func awaitPolls(t *testing.T, counter *atomic.Uint64) {
+	t.Helper()
+	from := counter.Load()
+	waitFor(t, []string{"asked"}, func() []string {
+		if counter.Load() < from+4 {
+			return nil
+		}
+		return []string{"asked"}
+	})
+}
+
+// waitFor asks until the answer is the wanted one.
+func waitFor(t *testing.T, want []string, ask func() []string) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(10 * time.Second); ; <-tick.C {
+		diff := cmp.Diff(want, ask())
+		if diff == "" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(diff)
+		}
+	}
+}

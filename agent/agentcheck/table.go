@@ -1,0 +1,155 @@
+package agentcheck
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// cell is what is kept of one cluster.
+type cell struct {
+	name  string
+	table atomic.Pointer[table]
+}
+
+// table holds every answer of one decision, by "<pool> <node>".
+type table struct {
+	snapshot *topology.Snapshot
+	answers  map[string]answer
+}
+
+// answer is a verdict and its line; undecided has none.
+type answer struct {
+	verdict topology.Verdict
+	line    []byte
+}
+
+// answersOf returns the cluster's table for a snapshot. Two readers may make the
+// same table at the same time; each then answers from its own, correct one.
+func (c *cell) answersOf(s *topology.Snapshot) map[string]answer {
+	if t := c.table.Load(); t != nil && t.snapshot == s {
+		return t.answers
+	}
+	t := &table{snapshot: s, answers: make(map[string]answer)}
+	for _, p := range s.Pools {
+		for _, n := range p.Nodes {
+			t.answers[p.Pool+" "+n.Node] = answer{n.Verdict, nodeLine(n)}
+		}
+		verdict, l := guard(p, s.Complete)
+		t.answers[p.Pool+" "+Guard] = answer{verdict, l}
+	}
+	c.table.Store(t)
+	return t.answers
+}
+
+// Answer returns the line for a request, or nil when none may be given. The
+// slice is shared; it must not be changed. A request that is written exactly as
+// "<cluster> <pool> <node>" costs no allocation.
+func (s *Server) Answer(request []byte) []byte {
+	if i := bytes.IndexByte(request, ' '); i >= 0 {
+		if c := (*s.cells.Load())[string(request[:i])]; c != nil {
+			if v := s.opts.Views.Get(c.name); v.Valid(s.opts.Now().Mono) {
+				if a, ok := c.answersOf(v.Snapshot)[string(request[i+1:])]; ok {
+					return s.count(a)
+				}
+			}
+		}
+	}
+	return s.answerLoose(request)
+}
+
+// answerLoose answers what the short way did not find: the first request of a
+// cluster, odd blanks, views that are not valid, names nobody knows.
+func (s *Server) answerLoose(request []byte) []byte {
+	words := strings.Fields(string(request))
+	if len(words) != 3 {
+		return s.unknown(request, "", s.opts.Clusters())
+	}
+	cluster, key := words[0], words[1]+" "+words[2]
+	v := s.opts.Views.Get(cluster)
+	switch {
+	case v == nil && slices.Contains(s.opts.Clusters(), cluster):
+		return s.count(answer{})
+	case v == nil:
+		return s.unknown(request, words[2], s.opts.Clusters())
+	case !v.Valid(s.opts.Now().Mono):
+		return s.count(answer{})
+	}
+	if a, ok := s.cell(cluster).answersOf(v.Snapshot)[key]; ok {
+		return s.count(a)
+	}
+	return s.unknown(request, words[2], []string{cluster})
+}
+
+// cell returns the cell of a cluster that has a view, and makes it.
+func (s *Server) cell(cluster string) *cell {
+	if c := (*s.cells.Load())[cluster]; c != nil {
+		return c
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.cells.Load()
+	if c := old[cluster]; c != nil {
+		return c
+	}
+	next := maps.Clone(old)
+	maps.DeleteFunc(next, func(name string, _ *cell) bool { return s.opts.Views.Get(name) == nil })
+	next[cluster] = &cell{name: cluster}
+	s.cells.Store(&next)
+	return next[cluster]
+}
+
+// unknown answers a name that nobody knows, once the clusters that could know
+// it have heard all their sources of nodes. A guard that nobody knows is up: it
+// then refuses connections, where down would let them through.
+func (s *Server) unknown(request []byte, node string, clusters []string) []byte {
+	s.counters.Unknown.Add(1)
+	if !s.complete(clusters) {
+		return s.count(answer{})
+	}
+	s.logUnknown(request)
+	text := strings.TrimSpace("unknown " + strings.Join(strings.Fields(string(request)), "/"))
+	if node == Guard {
+		return s.count(answer{topology.Up, line("up 100%", text)})
+	}
+	return s.count(answer{topology.Down, line("down", text)})
+}
+
+func (s *Server) complete(clusters []string) bool {
+	now := s.opts.Now().Mono
+	for _, name := range clusters {
+		if v := s.opts.Views.Get(name); !v.Valid(now) || !v.Snapshot.Complete {
+			return false
+		}
+	}
+	return len(clusters) > 0
+}
+
+// logUnknown warns at most once a minute: such a name is asked for twice a second.
+func (s *Server) logUnknown(request []byte) {
+	now, last := int64(s.opts.Now().Mono), s.logged.Load()
+	if last != 0 && now-last < int64(time.Minute) || !s.logged.CompareAndSwap(last, now) {
+		return
+	}
+	s.opts.Logger.Warn("HAProxy asks for a name that nobody knows; the answer keeps it out. Compare agent-send in HAProxy's file with the configured clusters, pools and nodes",
+		"request", string(request))
+}
+
+func (s *Server) count(a answer) []byte {
+	switch a.verdict {
+	case topology.Up:
+		s.counters.Up.Add(1)
+	case topology.Drain:
+		s.counters.Drain.Add(1)
+	case topology.Down:
+		s.counters.Down.Add(1)
+	default:
+		s.counters.Silent.Add(1)
+	}
+	return a.line
+}

@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/engine"
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// viewLife is how long a view may be believed. Decisions turn at least once a
+// second, so a view that is older means that the state goroutine stands still.
+const viewLife = 5 * time.Second
+
+// confirmEvery bounds how often the authority is asked again while in doubt.
+const confirmEvery = 500 * time.Millisecond
+
+// cluster is the one goroutine that owns a cluster's State.
+type cluster struct {
+	name   string
+	policy atomic.Pointer[topology.Policy]
+	wake   chan struct{} // the policy changed
+	inbox  chan topology.Observation
+	now    topology.Ticker
+	views  *latest.Map[string, topology.View]
+	save   func(topology.Saved)
+	log    *slog.Logger
+	// watch follows the state's nodes and demands with probes.
+	watch *watch
+
+	state     *engine.State
+	last      *topology.Snapshot
+	saved     topology.Saved
+	confirmed topology.Mono
+}
+
+// run decides until ctx ends. Ending changes nothing that was published.
+func (c *cluster) run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case o := <-c.inbox:
+			engine.Observe(c.state, o)
+			c.drain()
+		case <-c.wake:
+		case <-timer.C:
+		}
+		next := c.decide(ctx)
+		timer.Reset(time.Duration(next - c.now().Mono))
+	}
+}
+
+// drain folds what else has arrived, so that a burst of observations is decided once.
+func (c *cluster) drain() {
+	for range cap(c.inbox) {
+		select {
+		case o := <-c.inbox:
+			engine.Observe(c.state, o)
+		default:
+			return
+		}
+	}
+}
+
+// report hands an observation to the state goroutine.
+func (c *cluster) report(ctx context.Context) func(topology.Observation) {
+	return func(o topology.Observation) {
+		select {
+		case c.inbox <- o:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *cluster) decide(ctx context.Context) topology.Mono {
+	now := c.now()
+	snap, demand, next := engine.Decide(*c.policy.Load(), now, c.state, topology.Maintenance{})
+	view := &topology.View{Snapshot: snap, Facts: engine.Facts(c.state, now), ValidUntil: now.Mono.Add(viewLife)}
+	if snap == c.last {
+		c.views.Refresh(c.name, view)
+	} else {
+		c.views.Set(c.name, view)
+		c.logChange(c.last, snap)
+		c.last = snap
+	}
+	c.remember(now)
+	c.watch.follow(ctx, c.state.Nodes(), demand)
+	if demand.Confirm && now.Mono.Sub(c.confirmed) >= confirmEvery {
+		c.confirmed = now.Mono
+		c.watch.confirm()
+	}
+	return next
+}
+
+// remember writes down what should outlive this process, when it changed.
+func (c *cluster) remember(now topology.Clock) {
+	s := c.state.Save(now)
+	if sameSaved(c.saved, s) {
+		return
+	}
+	c.saved = s
+	c.save(s)
+}
+
+// logChange says what changed, why, and what now.
+func (c *cluster) logChange(before, after *topology.Snapshot) {
+	was := ""
+	if before != nil {
+		was = before.Writer
+	}
+	if was != after.Writer {
+		c.log.Info("writer changed", "writer", after.Writer, "was", was, "leader", after.Authority.Leader, "generation", after.Generation)
+	}
+	for _, p := range after.Pools {
+		for _, n := range p.Nodes {
+			c.logVerdict(before, p.Pool, n)
+		}
+	}
+	if before != nil && before.Authority.State != after.Authority.State {
+		level := slog.LevelInfo
+		if after.Authority.State == topology.AuthorityStateLost {
+			level = slog.LevelWarn
+		}
+		c.log.Log(context.Background(), level, "authority changed", "state", after.Authority.State, "was", before.Authority.State)
+	}
+}
+
+func (c *cluster) logVerdict(before *topology.Snapshot, pool string, n topology.NodeVerdict) {
+	var was topology.NodeVerdict
+	if before != nil {
+		if p, ok := before.Pool(pool); ok {
+			was, _ = p.Verdict(n.Node)
+		}
+	}
+	if was.Verdict == n.Verdict && was.Reason().Code == n.Reason().Code {
+		return
+	}
+	r := n.Reason()
+	c.log.Info("verdict changed", "pool", pool, "node", n.Node, "verdict", n.Verdict.String(), "was", was.Verdict.String(),
+		"reason", string(r.Code), "text", r.Text)
+}

@@ -1,0 +1,140 @@
+package healthapi
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// listen serves on loopback until the test ends and returns the address.
+func listen(t testing.TB, s *Server) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error("Serve:", err)
+		}
+	})
+	return ln.Addr().String()
+}
+
+func dial(t testing.TB, addr string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	return c
+}
+
+func TestKeepAliveAndLengths(t *testing.T) {
+	s, f := mainCluster()
+	c := dial(t, listen(t, server(t, s, f, Options{})))
+	in := bufio.NewReader(c)
+	lengths := make(map[string]int64)
+	for _, method := range []string{"HEAD", "GET", "OPTIONS", "POST", "GET"} { // on one connection
+		fmt.Fprintf(c, "%s /clusters/main/nodes/n1/primary HTTP/1.1\r\nHost: x\r\n\r\n", method)
+		r, err := http.ReadResponse(in, &http.Request{Method: method})
+		if err != nil {
+			t.Fatal(method, err)
+		}
+		if r.ContentLength < 0 || r.Header.Get("Content-Length") == "" {
+			t.Errorf("%s has no Content-Length", method)
+		}
+		lengths[method] = r.ContentLength
+		_, _ = io.Copy(io.Discard, r.Body)
+	}
+	if lengths["HEAD"] != lengths["GET"] || lengths["OPTIONS"] != 0 {
+		t.Errorf("lengths %v, want HEAD as GET and none for OPTIONS", lengths)
+	}
+}
+
+func TestRawRequests(t *testing.T) {
+	s, f := mainCluster()
+	s.Pools[1].Nodes[1].Verdict = 0
+	addr := listen(t, server(t, s, f, Options{Local: NodeRef{"main", "n1"}}))
+	for request, want := range map[string]string{
+		"OPTIONS / HTTP/1.0\r\n\r\n":                                            "HTTP/1.0 200",
+		"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n":                                 "HTTP/1.1 404",
+		"GET //primary HTTP/1.0\r\n\r\n":                                        "HTTP/1.0 200",
+		"GET /clusters/main/pools/replica/nodes/n2 HTTP/1.1\r\nHost: x\r\n\r\n": "",
+		"nonsense\r\n\r\n":                                                      "HTTP/1.1 400",
+		"GET /primary HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 20_000) + "\r\n\r\n": "HTTP/1.1 431",
+	} {
+		c := dial(t, addr)
+		_, _ = io.WriteString(c, request)
+		b := make([]byte, len("HTTP/1.1 200"))
+		n, err := io.ReadFull(c, b)
+		if got := string(b[:n]); got != want {
+			t.Errorf("%.40q: got %q (%v), want %q", request, got, err, want)
+		}
+		c.Close()
+	}
+}
+
+func TestSlowHeaderIsCut(t *testing.T) {
+	s, f := mainCluster()
+	addr := listen(t, server(t, s, f, Options{HeaderTimeout: 50 * time.Millisecond}))
+	c := dial(t, addr)
+	_, _ = io.WriteString(c, "GET /primary HT")
+	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("a request that never ends is not cut")
+	}
+}
+
+func TestConnectionLimit(t *testing.T) {
+	s, f := mainCluster()
+	srv := server(t, s, f, Options{MaxConns: 1})
+	addr := listen(t, srv)
+	get := func(c net.Conn) string {
+		_, _ = io.WriteString(c, "GET /clusters/main/nodes/n1/primary HTTP/1.1\r\nHost: x\r\n\r\n")
+		b := make([]byte, len("HTTP/1.1 200"))
+		n, _ := io.ReadFull(c, b)
+		return string(b[:n])
+	}
+	first, second := dial(t, addr), dial(t, addr)
+	if got := get(first); got != "HTTP/1.1 200" {
+		t.Errorf("within the limit: %q", got)
+	}
+	if got := get(second); got != "" {
+		t.Errorf("above the limit: %q", got)
+	}
+	if srv.Counters().Rejected.Load() != 1 {
+		t.Error("the rejected connection is not counted")
+	}
+	first.Close()
+	for get(dial(t, addr)) == "" { // the place comes free
+	}
+}
+
+func BenchmarkPrimary(b *testing.B) {
+	s, f := mainCluster()
+	addr := listen(b, server(b, s, f, Options{}))
+	url := "http://" + addr + "/clusters/main/nodes/n1/primary"
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for b.Loop() {
+		r, err := client.Head(url)
+		if err != nil || r.StatusCode != http.StatusOK {
+			b.Fatal(r, err)
+		}
+		r.Body.Close()
+	}
+}

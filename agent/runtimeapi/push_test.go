@@ -1,0 +1,325 @@
+package runtimeapi
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeHAProxy answers on its admin socket the way 2.6 does.
+type fakeHAProxy struct {
+	mu      sync.Mutex
+	pid     int
+	refuses bool              // no socket
+	hangs   bool              // accepts and says nothing
+	missing map[string]bool   // servers that it does not have
+	state   map[string]string // by server: what the last command made of it
+	said    []string          // commands, without "show info"
+	dials   []time.Time
+}
+
+func (f *fakeHAProxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dials = append(f.dials, time.Now())
+	if f.refuses {
+		return nil, errors.New("connection refused")
+	}
+	client, srv := net.Pipe()
+	go f.answer(srv)
+	return client, nil
+}
+
+func (f *fakeHAProxy) answer(c net.Conn) {
+	defer c.Close()
+	in := bufio.NewReader(c)
+	line, err := in.ReadString('\n')
+	if err != nil {
+		return
+	}
+	f.mu.Lock()
+	if f.hangs {
+		f.mu.Unlock()
+		_, _ = in.ReadString('\n') // until the client gives up
+		return
+	}
+	var out strings.Builder
+	for command := range strings.SplitSeq(strings.TrimSuffix(line, "\n"), ";") {
+		out.WriteString(f.carryOut(command))
+	}
+	f.mu.Unlock()
+	_, _ = c.Write([]byte(out.String()))
+}
+
+func (f *fakeHAProxy) carryOut(command string) string {
+	if command == "show info" {
+		return fmt.Sprintf("Name: HAProxy\nPid: %d\nUptime: 1\n\n", f.pid)
+	}
+	f.said = append(f.said, command)
+	w := strings.Fields(command)
+	srv := w[2]
+	if w[0] == "shutdown" {
+		srv = w[3]
+	}
+	if f.missing[srv] {
+		return "No such server.\n\n"
+	}
+	if w[0] == "set" {
+		f.state[srv] = strings.TrimSpace(w[3] + " " + w[4])
+	}
+	return "\n"
+}
+
+func (f *fakeHAProxy) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// heard returns what was said since the last call.
+func (f *fakeHAProxy) heard() []string {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	said := f.said
+	f.said = nil
+	return said
+}
+
+// bubble runs a pusher to a fake HAProxy under fake time.
+func bubble(t *testing.T, test func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder)) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeHAProxy{pid: 1, state: map[string]string{}}
+		views := new(latest.Map[string, topology.View])
+		log := new(strings.Builder)
+		p, err := New(Options{
+			Sockets: []string{"/run/haproxy.sock"}, Views: views, Now: topology.NewTicker(time.Now),
+			Dial: f.dial, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Run(ctx) }()
+		test(f, views, p, log)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error("Run:", err)
+		}
+	})
+}
+
+func show(views *latest.Map[string, topology.View], s *topology.Snapshot) {
+	views.Set(s.Cluster, &topology.View{Snapshot: s, ValidUntil: 1 << 62})
+}
+
+func replicas(verdicts ...topology.Verdict) topology.PoolVerdicts {
+	return pool("replica", topology.ModeRead, verdicts...)
+}
+
+func TestUrgentAtOnceOthersSettle(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, _ *strings.Builder) {
+		show(views, snapshot(1, 1, replicas(up, up)))
+		if got := f.heard(); len(got) != 4 {
+			t.Fatalf("a new cluster is told %q, want 4 commands at once", got)
+		}
+		show(views, snapshot(2, 2, replicas(down, up)))
+		if got := f.heard(); len(got) != 2 {
+			t.Fatalf("an urgent change is told %q, want 2 commands at once", got)
+		}
+		show(views, snapshot(3, 2, replicas(drain, up)))
+		time.Sleep(199 * time.Millisecond)
+		if got := f.heard(); len(got) != 0 {
+			t.Fatalf("before it settled: %q", got)
+		}
+		time.Sleep(time.Millisecond)
+		want := []string{"set server be_main_replica/n1 weight 0%", "set server be_main_replica/n1 agent up"}
+		if diff := cmp.Diff(want, f.heard()); diff != "" {
+			t.Error(diff)
+		}
+		if got := p.Status()[0].Applied["main"]; got != 3 {
+			t.Errorf("applied generation %d, want 3", got)
+		}
+	})
+}
+
+func TestSettlingEnds(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], _ *Pusher, _ *strings.Builder) {
+		show(views, snapshot(1, 1, replicas(up, up)))
+		f.heard()
+		start, g := time.Now(), uint64(2)
+		for len(f.heard()) == 0 { // changes every 100 ms and never comes to rest
+			r := replicas(up, up)
+			r.Nodes[0].Weight = int(g%90) + 1
+			show(views, snapshot(g, 1, r))
+			g++
+			time.Sleep(100 * time.Millisecond)
+		}
+		if took := time.Since(start); took < 1900*time.Millisecond || took > 2200*time.Millisecond {
+			t.Errorf("told after %s, want after the longest settling of 2 s", took)
+		}
+	})
+}
+
+func TestInvalidViewIsNotTold(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], _ *Pusher, _ *strings.Builder) {
+		s := snapshot(1, 1, replicas(down))
+		views.Set("main", &topology.View{Snapshot: s, ValidUntil: 1})
+		time.Sleep(5 * time.Second)
+		if got := f.heard(); len(got) != 0 {
+			t.Errorf("told %q from a view past its end", got)
+		}
+		views.Refresh("main", &topology.View{Snapshot: s, ValidUntil: 1 << 62})
+		time.Sleep(time.Second)
+		if got := f.heard(); len(got) != 2 {
+			t.Errorf("told %q when the view is valid again, want 2 commands", got)
+		}
+	})
+}
+
+func TestUnreachableSocketGetsTheNewest(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder) {
+		f.set(func() { f.refuses = true })
+		show(views, snapshot(1, 1, replicas(up, down)))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		st := p.Status()[0]
+		if st.Err == nil || len(st.Applied) != 0 {
+			t.Errorf("status of a dead socket: %+v", st)
+		}
+		if n := len(f.dials); n < 12 || n > 25 {
+			t.Errorf("%d attempts in a minute, want a back-off from 100 ms to 5 s", n)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+			t.Errorf("%d warnings, want 1:\n%s", n, log)
+		}
+		show(views, snapshot(2, 1, replicas(down, up)))
+		f.set(func() { f.refuses = false })
+		time.Sleep(6 * time.Second)
+		want := []string{
+			"set server be_main_replica/n1 agent down", "shutdown sessions server be_main_replica/n1",
+			"set server be_main_replica/n2 weight 100%", "set server be_main_replica/n2 agent up",
+		}
+		if diff := cmp.Diff(want, f.heard()); diff != "" {
+			t.Error(diff)
+		}
+		if st := p.Status()[0]; st.Err != nil || st.Applied["main"] != 2 {
+			t.Errorf("status after it came back: %+v", st)
+		}
+	})
+}
+
+func TestUrgentChangeBreaksTheBackOff(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], _ *Pusher, _ *strings.Builder) {
+		f.set(func() { f.refuses = true })
+		show(views, snapshot(1, 1, replicas(up)))
+		time.Sleep(time.Minute)
+		f.set(func() { f.refuses = false })
+		show(views, snapshot(2, 2, replicas(down)))
+		if got := f.heard(); len(got) != 2 {
+			t.Errorf("told %q, want 2 commands at once", got)
+		}
+	})
+}
+
+func TestHangingSocketIsToldAgain(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, _ *strings.Builder) {
+		f.set(func() { f.hangs = true })
+		show(views, snapshot(1, 1, replicas(down)))
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		if p.Status()[0].Err == nil {
+			t.Error("a socket that hangs for longer than the timeout is no error")
+		}
+		f.set(func() { f.hangs = false })
+		time.Sleep(3 * time.Second)
+		if got := f.heard(); len(got) != 2 {
+			t.Errorf("told %q, want 2 commands", got)
+		}
+	})
+}
+
+func TestNewProcessIsToldEverything(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, _ *strings.Builder) {
+		show(views, snapshot(1, 1, pool("primary", topology.ModeWrite, up, down)))
+		f.heard()
+		time.Sleep(10 * time.Second)
+		if got := f.heard(); len(got) != 0 {
+			t.Fatalf("told %q without a reason", got)
+		}
+		f.set(func() { f.pid = 2 })
+		time.Sleep(time.Second)
+		if got := f.heard(); len(got) != 5 {
+			t.Errorf("a new process is told %q, want all 5 commands", got)
+		}
+		f.set(func() { f.pid = 3 }) // and in the moment of a change
+		show(views, snapshot(2, 2, pool("primary", topology.ModeWrite, down, up)))
+		f.heard()
+		want := map[string]string{
+			"be_main_primary/n1": "agent down", "be_main_primary/n2": "agent up", "guard_main_primary/g": "agent down",
+		}
+		if diff := cmp.Diff(want, f.state); diff != "" {
+			t.Error(diff)
+		}
+		if st := p.Status()[0]; st.Process != "3" || st.Applied["main"] != 2 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+func TestBadAnswersAreExplainedOnceAndToldAgain(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder) {
+		f.set(func() { f.missing = map[string]bool{"be_main_replica/n2": true} })
+		show(views, snapshot(1, 1, replicas(up, up)))
+		f.heard()
+		st := p.Status()[0]
+		if st.Err == nil || !strings.Contains(st.Err.Error(), "does not have this server") || len(st.Applied) != 0 {
+			t.Errorf("status %+v", st)
+		}
+		time.Sleep(5 * time.Minute)
+		if n := len(f.heard()); n < 4*5 || n > 4*12 {
+			t.Errorf("%d commands in 5 minutes, want everything again after 5 s, doubling to a minute", n)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+			t.Errorf("%d warnings, want 1:\n%s", n, log)
+		}
+		f.set(func() { f.missing = nil })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if st := p.Status()[0]; st.Err != nil || st.Applied["main"] != 1 {
+			t.Errorf("status once the server exists: %+v", st)
+		}
+	})
+}
+
+func TestClusterThatIsNoLongerConfiguredIsLeftAlone(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, _ *strings.Builder) {
+		show(views, snapshot(1, 1, replicas(up)))
+		f.heard()
+		views.Delete("main")
+		time.Sleep(10 * time.Second)
+		if got := f.heard(); len(got) != 0 {
+			t.Errorf("told %q", got)
+		}
+		if st := p.Status()[0]; len(st.Applied) != 0 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}

@@ -1,0 +1,172 @@
+// Package runtimeapi pushes decisions into running HAProxy processes over their
+// admin sockets, so that a change of role reaches HAProxy in milliseconds and its
+// agent checks are only the safety net.
+//
+// Guarantees: what goes out is told before what comes in, so that no push opens a
+// moment with two writers; the guard of a pool closes first and opens last.
+// Undecided nodes, and whole views that are no longer valid, are not mentioned.
+// Each socket has its own goroutine and always gets the newest decision, never a
+// queue: one that hangs or is away delays nobody and catches up in one step. Only
+// what HAProxy confirmed counts as applied; after any failure, and when HAProxy's
+// process has changed, everything is said again.
+//
+// A process that lives on after a reload of HAProxy (an "old worker") has no
+// admin socket any more and is out of reach here.
+package runtimeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Options configures a Pusher.
+type Options struct {
+	// Sockets are HAProxy's admin sockets: the path of a UNIX socket, or host:port
+	// on loopback. HAProxy must give them "level admin".
+	Sockets []string
+	// Views are the decisions, by cluster. Required.
+	Views *latest.Map[string, topology.View]
+	// Now reads the clocks. Required.
+	Now topology.Ticker
+	// Names returns the backend of a pool. Nil: be_<cluster>_<pool>.
+	Names func(cluster, pool string) string
+	// Guards returns the guard backend of a pool, whose server is "g"; "" when the
+	// pool has none. Nil: guard_<cluster>_<pool> for write pools.
+	Guards func(cluster string, p topology.PoolVerdicts) string
+	// Settle is how long a change that is not urgent waits for others, MaxSettle
+	// how long it waits at most. Zero: 200 ms, 2 s.
+	Settle, MaxSettle time.Duration
+	// Recheck is how often HAProxy's process is compared with the known one. Zero: 1 s.
+	Recheck time.Duration
+	// Repush is how long after an answer that was no success everything is said
+	// again; it doubles up to a minute while the answers stay bad. Zero: 5 s.
+	Repush time.Duration
+	// Timeout bounds one exchange with a socket. Zero: 1 s.
+	Timeout time.Duration
+	// Dial opens a socket. Nil: the operating system's.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Logger; nil: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Status is how one socket fares.
+type Status struct {
+	Socket string
+	// Process is HAProxy's process id, "" before the first answer.
+	Process string
+	// Applied is the generation that HAProxy has confirmed, by cluster.
+	Applied map[string]uint64
+	// Err is what keeps the newest decision from being applied, nil when nothing does.
+	Err error
+	// Since is when Err, or its absence, began.
+	Since time.Time
+	// Pushes counts exchanges that carried commands.
+	Pushes uint64
+}
+
+// Pusher pushes to a set of sockets.
+type Pusher struct {
+	sockets []*socket
+}
+
+// New returns a pusher. It fails when a required option is missing or a socket is
+// neither a path nor on loopback: commands of level admin do not belong on a network.
+func New(o Options) (*Pusher, error) {
+	if o.Views == nil || o.Now == nil {
+		return nil, errors.New("runtimeapi needs Views and Now")
+	}
+	o = withDefaults(o)
+	p := &Pusher{}
+	var faults []error
+	for _, s := range o.Sockets {
+		network, err := networkOf(s)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		p.sockets = append(p.sockets, newSocket(&o, network, s))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func withDefaults(o Options) Options {
+	o.Settle = orDefault(o.Settle, 200*time.Millisecond)
+	o.MaxSettle = orDefault(o.MaxSettle, 2*time.Second)
+	o.Recheck = orDefault(o.Recheck, time.Second)
+	o.Repush = orDefault(o.Repush, 5*time.Second)
+	o.Timeout = orDefault(o.Timeout, time.Second)
+	if o.Names == nil {
+		o.Names = func(cluster, pool string) string { return "be_" + cluster + "_" + pool }
+	}
+	if o.Guards == nil {
+		o.Guards = defaultGuard
+	}
+	if o.Dial == nil {
+		o.Dial = new(net.Dialer).DialContext
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+func orDefault(v, d time.Duration) time.Duration {
+	if v == 0 {
+		return d
+	}
+	return v
+}
+
+func defaultGuard(cluster string, p topology.PoolVerdicts) string {
+	if p.Mode != topology.ModeWrite {
+		return ""
+	}
+	return "guard_" + cluster + "_" + p.Pool
+}
+
+// networkOf tells a path from an address and refuses what is not on this machine.
+func networkOf(s string) (string, error) {
+	if strings.HasPrefix(s, "/") {
+		return "unix", nil
+	}
+	host, _, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", fmt.Errorf("HAProxy socket %q is neither an absolute path nor host:port", s)
+	}
+	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return "", fmt.Errorf("HAProxy socket %q is not on loopback", s)
+	}
+	return "tcp", nil
+}
+
+// Run pushes until ctx ends, then returns nil. HAProxy stays as it is.
+func (p *Pusher) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, s := range p.sockets {
+		wg.Go(func() { s.run(ctx) })
+	}
+	wg.Wait()
+	return nil
+}
+
+// Status returns how every socket fares, in the order of the options.
+func (p *Pusher) Status() []Status {
+	var out []Status
+	for _, s := range p.sockets {
+		out = append(out, s.report())
+	}
+	return out
+}

@@ -1,0 +1,122 @@
+package status
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// The metrics, each with the sentence that the manual repeats. They are
+// computed from the newest views at scrape.
+var (
+	descUp         = desc("pgsteer_node_up", "1 when the node answered its last SQL probe, 0 when it is failing or was never heard.", "cluster", "node")
+	descVerdict    = desc("pgsteer_node_verdict", "1 for the present verdict of a node in a pool, 0 for the others.", "cluster", "pool", "node", "verdict")
+	descReason     = desc("pgsteer_node_reason", "1 for the leading reason of a node's verdict in a pool.", "cluster", "pool", "node", "reason")
+	descLag        = desc("pgsteer_node_lag_bytes", "Bytes of WAL that a replica's replay is behind the writer; 0 on the writer.", "cluster", "node")
+	descLagTime    = desc("pgsteer_node_lag_seconds", "Seconds since the writer first passed the position that the replica has replayed.", "cluster", "node")
+	descAge        = desc("pgsteer_node_evidence_age_seconds", "Age of the last answer of a node; since the start of the agent when it never answered.", "cluster", "node")
+	descPoolSize   = desc("pgsteer_pool_up_nodes", "Nodes that are up in a pool.", "cluster", "pool")
+	descFallback   = desc("pgsteer_pool_fallback", "1 while the primary serves a read pool for want of replicas.", "cluster", "pool")
+	descGeneration = desc("pgsteer_generation", "Count of decisions that differed.", "cluster")
+	descHash       = desc("pgsteer_decision_info", "1; the label has the hash of the decision, equal on agents that decide alike.", "cluster", "hash")
+	descAuthority  = desc("pgsteer_authority_current", "1 while the authority's word is current, 0 while it is lost or unknown; absent without an authority.", "cluster")
+	descClaims     = desc("pgsteer_primary_claims", "Nodes that say they are writable; above 1 is a split brain in the making.", "cluster")
+	descTimeline   = desc("pgsteer_highest_timeline", "Highest timeline ever seen.", "cluster")
+	descSource     = desc("pgsteer_source_up", "1 while a source delivers.", "cluster", "source")
+	descSourceAge  = desc("pgsteer_source_age_seconds", "Age of a source's last good answer.", "cluster", "source")
+	descSink       = desc("pgsteer_sink_ok", "1 while a sink applies what is decided.", "sink")
+	descSinkCount  = desc("pgsteer_sink_events_total", "Events of a sink, by kind.", "sink", "event")
+	descReload     = desc("pgsteer_config_last_reload_success", "1 when the last reading of the configuration succeeded.")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+type collector struct{ s *Server }
+
+// Describe sends every description.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		descUp, descVerdict, descReason, descLag, descLagTime, descAge, descPoolSize, descFallback, descGeneration,
+		descHash, descAuthority, descClaims, descTimeline, descSource, descSourceAge, descSink, descSinkCount, descReload,
+	} {
+		ch <- d
+	}
+}
+
+// Collect computes every series from the newest report.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	r := c.s.report()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, cl := range r.Clusters {
+		collectCluster(gauge, cl, r.Agent)
+	}
+	for _, s := range r.Sinks {
+		gauge(descSink, b2f(s.Error == ""), s.Name)
+		for _, k := range sortedKeys(s.Counters) {
+			ch <- prometheus.MustNewConstMetric(descSinkCount, prometheus.CounterValue, float64(s.Counters[k]), s.Name, k)
+		}
+	}
+	gauge(descReload, b2f(r.Agent.ConfigError == ""))
+}
+
+func collectCluster(gauge func(*prometheus.Desc, float64, ...string), c ClusterReport, a Agent) {
+	if c.Snapshot == nil {
+		return
+	}
+	s := c.Snapshot
+	gauge(descGeneration, float64(s.Generation), c.Name)
+	gauge(descHash, 1, c.Name, s.Hash)
+	gauge(descTimeline, float64(c.Timeline), c.Name)
+	if s.Authority.Kind != topology.AuthorityNone {
+		gauge(descAuthority, b2f(s.Authority.State == topology.AuthorityStateCurrent), c.Name)
+	}
+	claims := 0
+	for _, n := range c.Nodes {
+		claims += collectNode(gauge, c.Name, n, s.DecidedAt.Sub(a.StartedAt).Seconds())
+	}
+	gauge(descClaims, float64(claims), c.Name)
+	for _, p := range s.Pools {
+		gauge(descPoolSize, float64(len(p.Up())), c.Name, p.Pool)
+		gauge(descFallback, b2f(p.Fallback), c.Name, p.Pool)
+	}
+	for _, src := range c.Sources {
+		gauge(descSource, b2f(src.State == "current"), c.Name, src.Source)
+		if src.Age != nil {
+			gauge(descSourceAge, *src.Age, c.Name, src.Source)
+		}
+	}
+}
+
+func collectNode(gauge func(*prometheus.Desc, float64, ...string), cluster string, n NodeReport, uptime float64) (claims int) {
+	gauge(descUp, b2f(n.Answered != nil && n.Failing == 0), cluster, n.Name)
+	age := uptime
+	if n.Answered != nil {
+		age = *n.Answered
+	}
+	gauge(descAge, age, cluster, n.Name)
+	if n.LagBytes != nil {
+		gauge(descLag, float64(*n.LagBytes), cluster, n.Name)
+		gauge(descLagTime, n.LagTime, cluster, n.Name)
+	}
+	for _, v := range n.Verdicts {
+		for _, w := range []topology.Verdict{topology.Up, topology.Drain, topology.Down, topology.Undecided} {
+			gauge(descVerdict, b2f(v.Verdict == w), cluster, v.Pool, n.Name, w.String())
+		}
+		gauge(descReason, 1, cluster, v.Pool, n.Name, string(v.Reason().Code))
+	}
+	if n.Role == "primary" {
+		return 1
+	}
+	return 0
+}
+
+func b2f(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,154 @@
+// Package status answers questions about the agent: /livez, /readyz, /metrics,
+// the JSON report behind `pgsteer status` and `pgsteer explain`, and their text.
+//
+// Guarantees: /livez is 200 as long as every cluster's decisions turn, whatever
+// the databases or Consul do. /readyz is 503 only before the first complete
+// state. Nothing here changes anything; every answer is made from the newest
+// views at the moment of the question, so series of nodes that are gone are gone.
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Options configures a Server. All fields are required but Logger.
+type Options struct {
+	Views    *latest.Map[string, topology.View]
+	Now      topology.Ticker
+	Clusters func() []string              // every configured cluster
+	Policy   func(string) topology.Policy // thresholds, for explanations
+	Agent    func() Agent
+	Sinks    func() []Sink
+	Logger   *slog.Logger // nil: nothing is logged
+}
+
+// Server answers status requests. It is an http.Handler.
+type Server struct {
+	o   Options
+	mux *http.ServeMux
+}
+
+// New returns a server with a metrics registry of its own.
+func New(o Options) *Server {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{o: o, mux: http.NewServeMux()}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(&collector{s: s})
+	s.mux.HandleFunc("GET /livez", s.livez)
+	s.mux.HandleFunc("GET /readyz", s.readyz)
+	s.mux.HandleFunc("GET /api/v1/status", s.status)
+	s.mux.HandleFunc("GET /api/v1/explain/{cluster}/{node}", s.explain)
+	s.mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	return s
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// Serve answers requests on a listener until ctx ends. It closes the listener.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{
+		Handler: s, ReadHeaderTimeout: 2 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(s.o.Logger.Handler(), slog.LevelDebug),
+	}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("status server on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// livez: every cluster's decision turned lately.
+func (s *Server) livez(w http.ResponseWriter, _ *http.Request) {
+	now := s.o.Now()
+	var stuck []string
+	for _, c := range s.o.Clusters() {
+		if v := s.o.Views.Get(c); v != nil && !v.Valid(now.Mono) {
+			stuck = append(stuck, c)
+		}
+	}
+	if len(stuck) > 0 {
+		answer(w, http.StatusServiceUnavailable, map[string]string{
+			"status": "stuck", "reason": "no decision lately for " + strings.Join(stuck, ", "),
+		})
+		return
+	}
+	answer(w, http.StatusOK, map[string]string{"status": "alive"})
+}
+
+// readyz: the first complete state of every cluster was seen.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	var missing []string
+	for _, c := range s.o.Clusters() {
+		if v := s.o.Views.Get(c); v == nil || v.Snapshot == nil || !v.Snapshot.Complete {
+			missing = append(missing, c)
+		}
+	}
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		answer(w, http.StatusServiceUnavailable, map[string]string{
+			"status": "not_ready", "reason": "no complete state yet of " + strings.Join(missing, ", "),
+		})
+		return
+	}
+	answer(w, http.StatusOK, map[string]string{"status": "ready"})
+}
+
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.report()) }
+
+// Explanation is the answer to "why": a node's evidence and the rules on it.
+type Explanation struct {
+	Node NodeReport        `json:"node"`
+	Text string            `json:"text"`                 // what `pgsteer explain` prints
+	Next map[string]string `json:"what_would_change_it"` // by pool
+}
+
+func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
+	cluster, node := r.PathValue("cluster"), r.PathValue("node")
+	rep := clusterReport(cluster, s.o.Views.Get(cluster), s.o.Now())
+	for _, n := range rep.Nodes {
+		if n.Name == node {
+			answer(w, http.StatusOK, explanation(rep, n, s.o.Policy(cluster)))
+			return
+		}
+	}
+	var known []string
+	for _, c := range slices.Sorted(slices.Values(s.o.Views.Keys())) {
+		for _, n := range clusterReport(c, s.o.Views.Get(c), s.o.Now()).Nodes {
+			known = append(known, c+"/"+n.Name)
+		}
+	}
+	answer(w, http.StatusNotFound, map[string]string{
+		"error": fmt.Sprintf("there is no node %s/%s; known are: %s", cluster, node, strings.Join(known, ", ")),
+	})
+}
+
+func answer(w http.ResponseWriter, code int, v any) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(append(b, '\n'))
+}

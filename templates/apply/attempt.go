@@ -1,0 +1,232 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+)
+
+// rejection is the check's word that a text is wrong.
+type rejection struct{ err error }
+
+func (r *rejection) Error() string { return "the check refused the files: " + r.err.Error() }
+func (r *rejection) Unwrap() error { return r.err }
+
+// apply tries once to make the desired texts live.
+func (w *worker) apply(ctx context.Context) {
+	output, err := w.attempt(ctx)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return // broken off before anything was changed
+	}
+	w.look()
+	var rejected *rejection
+	switch {
+	case err == nil:
+		w.settled()
+	case errors.As(err, &rejected):
+		w.rejectedIs, w.nextTry = w.desiredIs, 0
+		w.fault = err.Error()
+		w.refuse(RefusedCheck, w.fault, output)
+	default:
+		w.fault = err.Error()
+		w.nextTry = w.now().Mono.Add(w.backOff.NextBackOff())
+		w.refuse("", w.fault, output)
+	}
+}
+
+// settled records that the desired texts run.
+func (w *worker) settled() {
+	w.runningIs, w.rejectedIs, w.good = w.desiredIs, "", w.desired
+	w.fault, w.nextTry = "", 0
+	w.backOff.Reset()
+	if w.diskIs != w.desiredIs { // somebody else writes there too: no race at full speed
+		w.nextTry = w.now().Mono.Add(waitRecheck)
+	}
+	w.applied()
+	w.saveGood()
+}
+
+// applied moves the generations of all clusters that were rendered.
+func (w *worker) applied() {
+	all := maps.Clone(w.counts.Applied)
+	if all == nil {
+		all = map[string]uint64{}
+	}
+	maps.Copy(all, w.generation)
+	w.counts.Applied = all
+}
+
+// saveGood keeps a copy of what runs, for the operator and for the case that a
+// crash leaves a reload owed. Failing to is no reason to stop.
+func (w *worker) saveGood() {
+	if err := w.keep(w.good, endGood); err != nil {
+		w.log.Warn("the copy of the good files could not be written; it is tried again with the next change", "error", err)
+	}
+}
+
+// attempt stages, checks, replaces and reloads.
+func (w *worker) attempt(ctx context.Context) (output string, err error) {
+	s, err := w.stage(w.desired)
+	if err != nil {
+		return "", err
+	}
+	defer s.discard()
+	if output, err := w.check(ctx, s); err != nil {
+		return output, err
+	}
+	if err := w.owe(); err != nil {
+		return "", err
+	}
+	if err := s.replace(); err != nil {
+		return "", err
+	}
+	return w.makeLive(ctx, s.before)
+}
+
+// check runs the check on the staged files. Only an exit code of its own is a
+// rejection; a program that is missing or too slow says nothing about the files.
+func (w *worker) check(ctx context.Context, s *staging) (string, error) {
+	if len(w.Check) == 0 {
+		return "", nil
+	}
+	args, err := w.places(s.paths()).expand(w.Check)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.Timeout)
+	defer cancel()
+	output, err := w.runner.Run(ctx, args)
+	var exit *ExitError
+	switch {
+	case err == nil:
+		return "", nil
+	case errors.As(err, &exit) && exit.Code != 126 && exit.Code != 127: // a shell's "cannot run", "not found"
+		if keeping := w.keep(s.texts, endRejected); keeping != nil {
+			w.log.Warn("the copy of the refused files could not be written", "error", keeping)
+		}
+		return output, &rejection{fmt.Errorf("%s: %w", args[0], err)}
+	default:
+		return output, fmt.Errorf("the check did not come to a result, the files are not used: %w", err)
+	}
+}
+
+// makeLive reloads and confirms. If that fails the last good files return.
+func (w *worker) makeLive(ctx context.Context, before []Text) (string, error) {
+	output, err := w.reload(ctx)
+	if err == nil {
+		w.paid()
+		return output, nil
+	}
+	w.counts.ReloadsFailed++
+	w.runningIs = "" // a reload that timed out may have worked
+	err = fmt.Errorf("reload: %w", err)
+	if errors.Is(err, errNotRunning) {
+		return output, err // nobody runs on the earlier files; the checked ones are for the next start
+	}
+	if w.good != nil {
+		before = w.good
+	}
+	if hashOf(before) == w.desiredIs || !isWhole(before) {
+		return output, err
+	}
+	if keeping := w.keep(w.desired, endRejected); keeping != nil {
+		w.log.Warn("the copy of the refused files could not be written", "error", keeping)
+	}
+	if back := w.put(before); back != nil {
+		return output, errors.Join(err, back)
+	}
+	return output, fmt.Errorf("%w; the last good files are back on disk", err)
+}
+
+// isWhole reports whether every file of a group existed.
+func isWhole(texts []Text) bool {
+	for _, t := range texts {
+		if t.Bytes == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// reload runs to its end even if the agent is stopped meanwhile: a reload that
+// was broken off would leave everybody in doubt.
+func (w *worker) reload(ctx context.Context) (output string, err error) {
+	if len(w.Reload) == 0 && w.MasterSocket == "" {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.Timeout)
+	defer cancel()
+	w.reloadedAt = w.now().Mono
+	m := master{socket: w.MasterSocket}
+	var before processes
+	if w.MasterSocket != "" {
+		if before, err = m.processes(ctx); err != nil {
+			return "", err
+		}
+	}
+	if len(w.Reload) > 0 {
+		output, err = w.runReload(ctx)
+	} else {
+		output, err = m.reload(ctx)
+	}
+	if err == nil && w.MasterSocket != "" {
+		err = m.confirm(ctx, before)
+		w.countOld(ctx, m)
+	}
+	if err == nil {
+		w.counts.Reloads++
+	}
+	return output, err
+}
+
+func (w *worker) runReload(ctx context.Context) (string, error) {
+	args, err := w.places(nil).expand(w.Reload)
+	if err != nil {
+		return "", err
+	}
+	output, err := w.runner.Run(ctx, args)
+	if err != nil {
+		return output, fmt.Errorf("%s: %w", args[0], err)
+	}
+	return output, nil
+}
+
+func (w *worker) countOld(ctx context.Context, m master) {
+	if p, err := m.processes(ctx); err == nil {
+		w.counts.OldProcesses = len(p.old)
+	}
+}
+
+// owe leaves a mark that outlives a crash between the replacement of the files
+// and the confirmed reload; without it the next start would find the files as
+// desired and never reload.
+func (w *worker) owe() error {
+	w.owed = true
+	f, err := write(w.mark(), []byte("a reload is owed for "+w.Files[0].Destination+"\n"), 0o640)
+	if err == nil {
+		err = f.CloseAtomicallyReplace()
+	}
+	if err != nil {
+		return fmt.Errorf("noting that a reload is owed, nothing was changed: %w", err)
+	}
+	return nil
+}
+
+func (w *worker) mark() string { return beside(w.Files[0].Destination, endPending) }
+
+func (w *worker) isOwed() bool {
+	_, err := os.Lstat(w.mark())
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// paid removes the mark. A mark that stays costs one more reload at the next
+// start, so it is worth a word but no retry.
+func (w *worker) paid() {
+	w.owed = false
+	if err := os.Remove(w.mark()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.log.Warn("the mark of an owed reload stays; the next start reloads once more", "error", err)
+	}
+}

@@ -1,0 +1,106 @@
+package apply
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+func TestUndecidedNodesHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.group.Clusters = []string{"main", "aux"}
+		b.write("old\n")
+		b.nodes("main", "n1")
+		b.start()
+		defer b.stop()
+		part := snapshotOf("aux", 1, "a1")
+		part.Complete = false
+		b.views.Set("aux", &topology.View{Snapshot: part})
+		b.after(time.Hour)
+		b.wantFile("old\n")
+		b.wantCalls(0, 0)
+		b.wantState(StateWaiting)
+		if s := b.status(); !strings.Contains(s.Error, "aux") || strings.Contains(s.Error, "main") {
+			t.Errorf("it waits for %q", s.Error)
+		}
+		// Completeness alone wakes nobody.
+		b.views.Refresh("aux", &topology.View{Snapshot: snapshotOf("aux", 1, "a1")})
+		b.after(2 * time.Second)
+		b.wantFile("server a1 10.0.0.1:5432\n" + text("n1"))
+	})
+}
+
+func TestEmptyClusterIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.group.Clusters = []string{"aux", "main"}
+		b.nodes("aux", "a1")
+		b.nodes("main", "n1")
+		b.start()
+		defer b.stop()
+		b.after(10 * time.Second)
+		full := "server a1 10.0.0.1:5432\n" + text("n1")
+		b.wantFile(full)
+		b.nodes("main")
+		b.after(20 * time.Second)
+		b.wantFile(full)
+		b.wantCalls(1, 1)
+		b.wantState(StateHeld)
+		if s := b.status(); s.Refused[RefusedEmpty] != 1 || !strings.Contains(s.Error, "main") {
+			t.Errorf("status %+v", s)
+		}
+		b.nodes("aux", "a1", "a2") // the other cluster goes on
+		b.after(5 * time.Second)
+		b.wantFile("server a1 10.0.0.1:5432\nserver a2 10.0.0.1:5432\n" + text("n1"))
+		b.nodes("main", "n1") // it was a hiccup
+		b.after(time.Minute)
+		b.wantState(StateApplied)
+		b.wantCalls(2, 2)
+		b.nodes("main") // and this is real
+		b.after(31 * time.Second)
+		b.wantFile("server a1 10.0.0.1:5432\nserver a2 10.0.0.1:5432\nend\n")
+		b.wantState(StateApplied)
+	})
+}
+
+func TestEmptyAtStartIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.write(text("n1"))
+		b.nodes("main")
+		b.start()
+		defer b.stop()
+		b.after(29 * time.Second)
+		b.wantFile(text("n1"))
+		b.wantState(StateHeld)
+		b.after(2 * time.Second)
+		b.wantFile("end\n")
+	})
+}
+
+func TestTemplateErrorHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.group.Files[0].Template.Text = `{{ range (index .Clusters 0).Pools }}{{ range .Servers }}{{ if eq .Name "bad" }}{{ fail "no %s" .Name }}{{ end }}{{ .Name }}
+{{ end }}{{ end }}`
+		b.nodes("main", "n1")
+		b.start()
+		defer b.stop()
+		b.after(time.Second)
+		b.nodes("main", "bad")
+		b.after(time.Hour)
+		b.wantFile("n1\n")
+		b.wantState(StateHeld)
+		if s := b.status(); !strings.Contains(s.Error, "t:1:") || !strings.Contains(s.Error, "no bad") {
+			t.Errorf("status %+v", s)
+		}
+		b.nodes("main", "n2")
+		b.after(time.Second)
+		b.wantFile("n2\n")
+		b.wantState(StateApplied)
+	})
+}

@@ -1,0 +1,148 @@
+package apply
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/templates/render"
+)
+
+// Options of an Applier.
+type Options struct {
+	Groups []Group
+	// Views has the newest view of each cluster by its name. Required.
+	Views *latest.Map[string, topology.View]
+	// Now reads the clocks. Required.
+	Now topology.Ticker
+	// Logger gets a line for each change of a group's state. Nil discards them.
+	Logger *slog.Logger
+	// Runner starts the check and reload commands. Nil: Exec with its defaults.
+	Runner Runner
+	// SettleMin is how long a group waits after a change for the next one: 200 ms.
+	SettleMin time.Duration
+	// SettleMax is how long it waits in all while changes go on: 2 s.
+	SettleMax time.Duration
+}
+
+// Group is the set of files that one reload makes live.
+type Group struct {
+	Name  string
+	Files []File // one at least
+	// Clusters are the clusters that the files speak of, one at least.
+	Clusters []string
+	// Settings are what the templates know beside the nodes.
+	Settings render.Settings
+
+	// Check is the command that accepts the staged files by exit code 0. In its
+	// arguments {{.Staged}} and {{.Destination}} are the staged and the final path
+	// of the first file, {{.Staged 2}} and {{.Destination 2}} of the second. No
+	// shell is involved. Empty: every text is accepted.
+	Check []string
+	// Reload is the command that makes the files live; {{.Destination}} as above.
+	// Empty: a "reload" over MasterSocket, or nothing when there is none.
+	Reload []string
+	// MasterSocket is the path of the CLI of HAProxy's master process (-S). With
+	// it a reload counts once a new worker has appeared and stayed, which neither
+	// systemd's word nor an exit code proves. Empty: the exit code counts.
+	MasterSocket string
+
+	Timeout        time.Duration // of the check, and of reload and confirmation together: 30 s
+	ReloadInterval time.Duration // least time between two reloads: 5 s
+	EmptyHold      time.Duration // how long a cluster without nodes keeps its last ones: 30 s
+	// ReloadAtStart reloads once even if the files on disk are as desired. By
+	// default they are then taken to be what runs.
+	ReloadAtStart bool
+}
+
+// File is one file of a group.
+type File struct {
+	Template render.Template
+	// Destination is an absolute path. A symbolic link is followed and stays.
+	Destination string
+	// Mode is set before the file appears; zero means 0640. Its owner stays as it was.
+	Mode fs.FileMode
+}
+
+func (g Group) withDefaults() Group {
+	g.Timeout = cmp.Or(g.Timeout, 30*time.Second)
+	g.ReloadInterval = cmp.Or(g.ReloadInterval, 5*time.Second)
+	g.EmptyHold = cmp.Or(g.EmptyHold, 30*time.Second)
+	files := make([]File, len(g.Files))
+	for i, f := range g.Files {
+		f.Mode = cmp.Or(f.Mode, 0o640)
+		f.Destination = filepath.Clean(f.Destination)
+		files[i] = f
+	}
+	g.Files = files
+	return g
+}
+
+// Validate reports every fault of a group that can be told without running it.
+func (g Group) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if g.Name == "" {
+		bad("a group has no name")
+	}
+	if len(g.Files) == 0 {
+		bad("there is no file")
+	}
+	if len(g.Clusters) == 0 {
+		bad("there is no cluster")
+	}
+	if min(g.Timeout, g.ReloadInterval, g.EmptyHold) < 0 {
+		bad("a time is negative")
+	}
+	for _, f := range g.Files {
+		if !filepath.IsAbs(f.Destination) {
+			bad("destination %q is not an absolute path", f.Destination)
+		}
+		if f.Mode&^0o775 != 0 {
+			bad("mode %#o of %s: only permissions are allowed, and none to write for others", uint32(f.Mode), f.Destination)
+		}
+		errs = append(errs, render.Check(f.Template))
+	}
+	places := g.places(nil)
+	_, err := places.expand(g.Reload)
+	if err != nil {
+		bad("reload command: %w", err)
+	}
+	places.staged = places.destinations
+	if _, err := places.expand(g.Check); err != nil {
+		bad("check command: %w", err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("template group %q: %w", g.Name, err)
+	}
+	return nil
+}
+
+func (o Options) validate() error {
+	errs := []error{}
+	if o.Views == nil || o.Now == nil {
+		errs = append(errs, errors.New("apply: Views and Now are required"))
+	}
+	names, owners := map[string]bool{}, map[string]string{}
+	for _, g := range o.Groups {
+		errs = append(errs, g.Validate())
+		if names[g.Name] {
+			errs = append(errs, fmt.Errorf("template group %q is there twice", g.Name))
+		}
+		names[g.Name] = true
+		for _, f := range g.Files {
+			path := filepath.Clean(f.Destination)
+			if other, ok := owners[path]; ok {
+				errs = append(errs, fmt.Errorf("template groups %q and %q both write %s", other, g.Name, path))
+			}
+			owners[path] = g.Name
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,85 @@
+package apply
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"time"
+)
+
+// refuse counts a text that was not applied and keeps why.
+func (w *worker) refuse(reason, text, output string) {
+	if reason != "" {
+		w.counts.Refused[reason]++
+	}
+	w.counts.LastError, w.counts.LastErrorAt, w.counts.LastOutput = text, w.now().Wall, output
+}
+
+// state says what the group is doing and what keeps it from being applied.
+func (w *worker) state() (State, string) {
+	switch {
+	case w.waiting != "":
+		return StateWaiting, w.waiting
+	case w.desired != nil && w.desiredIs == w.rejectedIs:
+		return StateRejected, w.fault
+	case w.desired != nil && !w.isLive():
+		return StatePending, w.fault
+	case w.hold != "":
+		return StateHeld, w.hold
+	default:
+		return StateApplied, ""
+	}
+}
+
+// publish makes the status visible, and logs when it changed.
+func (w *worker) publish() {
+	now := w.now()
+	s := w.counts
+	s.Group = w.Name
+	s.State, s.Error = w.state()
+	s.Desired, s.OnDisk, s.Running = string(w.desiredIs), string(w.diskIs), string(w.runningIs)
+	s.Applied, s.Refused = maps.Clone(s.Applied), maps.Clone(s.Refused)
+	s.Since = now.Wall
+	if old := w.status.Load(); old != nil && old.State == s.State {
+		s.Since = old.Since
+	}
+	s.NextTry = w.nextTryAt(s.State)
+	w.status.Store(&s)
+	w.logChange(s)
+}
+
+// nextTryAt is in wall time; zero: it waits for a change.
+func (w *worker) nextTryAt(s State) (at time.Time) {
+	if s == StatePending || s == StateHeld {
+		if due := earliest(w.applyDue(), w.recheck); due != 0 {
+			return w.now().WallAt(max(due, w.now().Mono))
+		}
+	}
+	return at
+}
+
+func (w *worker) logChange(s Status) {
+	line := string(s.State) + s.Error + s.Running
+	if line == w.logged {
+		return
+	}
+	w.logged = line
+	level, message := slog.LevelInfo, "files are applied"
+	switch s.State {
+	case StateWaiting:
+		message = "files are held until all nodes are known"
+	case StateHeld:
+		level, message = slog.LevelWarn, "files are held as they stand"
+	case StatePending:
+		level, message = slog.LevelWarn, "files are not live yet and are tried again"
+		if s.Error == "" {
+			level, message = slog.LevelInfo, "files have changed and will be applied"
+		}
+	case StateRejected:
+		level, message = slog.LevelError, "files were refused by the check; what stands goes on"
+	}
+	w.log.Log(context.Background(), level, message, "state", string(s.State), "error", s.Error,
+		"output", s.LastOutput, "desired", short(s.Desired), "running", short(s.Running), "next_try", s.NextTry)
+}
+
+func short(h string) string { return h[:min(len(h), 12)] }

@@ -1,0 +1,38 @@
+// Package builtin holds the templates that come with pgsteer.
+//
+// Guarantees: the texts are part of the program and the same for every run. They
+// read the view of package render and nothing else, and hold no verdict: what
+// they render changes with nodes and settings, never with a role.
+package builtin
+
+import (
+	"embed"
+	"slices"
+	"strings"
+)
+
+//go:embed *.tmpl
+var files embed.FS
+
+// HAProxy is the name of the template for haproxy.cfg. It needs HAProxy 2.2 or
+// newer, one listen address at least, and an agent-check listener.
+const HAProxy = "haproxy.cfg"
+
+const suffix = ".tmpl"
+
+// Text returns the template of a name, and false when there is none.
+func Text(name string) (string, bool) {
+	b, err := files.ReadFile(name + suffix)
+	return string(b), err == nil
+}
+
+// Names returns the names of all built-in templates, sorted.
+func Names() []string {
+	entries, _ := files.ReadDir(".") // an embedded folder can always be read
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), suffix))
+	}
+	slices.Sort(names)
+	return names
+}

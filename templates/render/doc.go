@@ -1,0 +1,18 @@
+// Package render turns what is known of the clusters into the text of a
+// configuration file, by way of a text/template.
+//
+// Guarantees:
+//
+//   - Rendering is pure: it reads no clock, no file, no environment and no
+//     network, and the same view and template give the same bytes. Each text is
+//     made twice and refused when the two differ.
+//   - A [View] holds nodes and settings and never a verdict, so a change of role
+//     cannot change a file. It is a value of its own: a template that writes into
+//     it reaches nothing that anybody else reads.
+//   - Names, addresses and tags come from outside and are data. What could be
+//     read as syntax anywhere (a line break, a control character, an illegal
+//     name) makes the whole text fail; it is never repaired in silence.
+//   - A text is whole or there is none: a missing key, a "<no value>", a text
+//     that is too long or has no content is an error with template, line and
+//     column.
+package render

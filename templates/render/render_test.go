@@ -1,0 +1,201 @@
+package render
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+func snapshot(cluster string, nodes ...topology.Node) *topology.Snapshot {
+	s := &topology.Snapshot{Cluster: cluster, Nodes: nodes, Complete: true}
+	for _, p := range topology.DefaultPools() {
+		s.Pools = append(s.Pools, topology.PoolVerdicts{Pool: p.Name, Mode: p.Mode})
+	}
+	return s
+}
+
+func node(name, address string, tags map[string]string) topology.Node {
+	a, err := topology.ParseAddress(address)
+	if err != nil {
+		panic(err)
+	}
+	return topology.Node{Name: name, Address: a, Tags: tags}
+}
+
+func mainView() View {
+	return ViewOf([]*topology.Snapshot{snapshot("main",
+		node("n2", "10.0.0.2:5432", map[string]string{"zone": "b"}),
+		node("n1", "10.0.0.1:5432", map[string]string{"zone": "a"}),
+		node("n3", "db3:5432", nil),
+	)}, Settings{Vars: map[string]string{"b": "2", "a": "1"}})
+}
+
+// servers wraps a text so that it is rendered for each server of main/primary.
+func servers(text string) string {
+	return `{{ range (index (index .Clusters 0).Pools 0).Servers }}` + text + `{{ end }}`
+}
+
+func TestRender(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"servers are sorted", servers("{{ .Name }} "), "n1 n2 n3 "},
+		{"zones", servers("{{ .Zone }}|"), "a|b||"},
+		{"a missing tag by index", servers(`{{ index .Tags "x" }}|`), "|||"},
+		{"hosts", servers("{{ .Host }}:{{ .Port }} "), "10.0.0.1:5432 10.0.0.2:5432 db3:5432 "},
+		{"pools are sorted", "{{ range .Clusters }}{{ range .Pools }}{{ .ID }} {{ .Mode }} {{ .IsWrite }},{{ end }}{{ end }}", "main_primary write true,main_replica read false,"},
+		{"keys and values", `{{ keys .Vars }} {{ values .Vars }} {{ keys (dict "z" 1 "y" 2) }} {{ values (dict "z" 1 "y" 2) }}`, "[a b] [1 2] [y z] [2 1]"},
+		{"defaults", "{{ haproxyTime .Options.AgentInterval }} {{ haproxyTime .Options.HardStopAfter }} {{ .Options.Fall }}", "500ms 30m 5"},
+		{"include", `{{ define "x" }}a{{ . }}{{ end }}{{ include "x" 1 | upper | indent 2 }}`, "  A1"},
+		{"tags", `{{ range withTag "zone" "a" (index (index .Clusters 0).Pools 0).Servers }}{{ .Name }}{{ end }} {{ range withoutTag "zone" "a" (index (index .Clusters 0).Pools 0).Servers }}{{ .Name }}{{ end }}`, "n1 n2n3"},
+		{"hostport of parts", `{{ hostport "2001:db8::1" 5432 }} {{ hostport "10.0.0.1:1" }}`, "[2001:db8::1]:5432 10.0.0.1:1"},
+		{"quotes", `{{ haproxyQuote "it's $HOME # \\" }} {{ pgbouncerQuote "it's" }} {{ pgDSN "host" "a b" "port" 1 }}`, `'it'"'"'s $HOME # \' 'it''s' host='a b' port='1'`},
+		{"agent-send", `{{ agentSend "main" "primary" "!guard" }}`, `"main primary !guard\n"`},
+		{"until", "{{ until 3 }}{{ until -2 }}{{ untilStep 1 6 2 }}{{ untilStep 1 1 1 }}", "[0 1 2][0 -1][1 3 5][]"},
+		{"a dict of its own may be changed", `{{ $d := dict "a" 1 }}{{ $_ := set $d "b" 2 }}{{ $d }}`, "map[a:1 b:2]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := Render(Template{Name: "t", Text: c.text}, mainView())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, string(got)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"syntax", "a\nb {{ if }}", "template t:2:3: missing value for if"},
+		{"unknown function", "a\n{{ .Agent | haproxyQuot }}", `template t:2:13: function "haproxyQuot" not defined, did you mean haproxyQuote?`},
+		{"not offered", "{{ randInt 1 2 }}", "not offered: it is no pure function"},
+		{"missing key", "x\n  {{ .Vars.nope }}", `template t:2:11: executing "t" at <.Vars.nope>: map has no entry for key "nope"`},
+		{"missing field", "{{ .Nope }}", "template t:1:4: "},
+		{"missing tag", servers("{{ .Tags.zone }}"), `map has no entry for key "zone"`},
+		{"no value", `{{ first (list) }}`, "<no value>"},
+		{"host name", servers("{{ hostport . }}"), `"node main/n3 at db3": no literal IP address is known`},
+		{"fail", `{{ fail "pool %s" "x" }}`, "pool x"},
+		{"nul", "a\x00", "NUL byte (line 1"},
+		{"empty", "{{/* nothing */}} \n", "the text is empty"},
+		{"too long", `{{ range until 200 }}{{ repeat 60000 "x" }}{{ end }}`, "longer than 8 MiB"},
+		{"too long at once", `{{ repeat 9000000 "x" }}`, "more than 8388608 bytes"},
+		{"too many", `{{ until 2000000 }}`, "more than 1048576 numbers"},
+		{"endless include", `{{ define "x" }}{{ include "x" 1 }}{{ end }}{{ include "x" 1 }}`, "nested more than 64 deep"},
+		{"seq", "{{ seq 1 2 }}", "use until"},
+		{"any-interface", `{{ hostport "0.0.0.0" 1 }}`, "client's own destination"},
+		{"port 0", `{{ hostport "10.0.0.1" 0 }}`, "port 0"},
+		{"zone", `{{ hostport "fe80::1%eth0" 1 }}`, "has a zone"},
+		{"line break", `{{ haproxyQuote "a\nb" }}`, "control character"},
+		{"socket", `{{ haproxySocket "/run/$x" }}`, "no path for a socket"},
+		{"agent-send", `{{ agentSend "main" "a b" "c" }}`, "agent-send: name"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := Render(Template{Name: "t", Text: c.text}, mainView())
+			var e *Error
+			if !errors.As(err, &e) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("text %.40q, error %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestErrorInPartial(t *testing.T) {
+	_, err := Render(Template{Name: "t", Text: `{{ include "p" . }}`, Partials: []Template{{Name: "p", Text: "\n{{ .Vars.x }}"}}}, mainView())
+	if err == nil || !strings.Contains(err.Error(), "p:2:8") {
+		t.Errorf("error %v does not say where", err)
+	}
+	err = Check(Template{Name: "t", Text: "x", Partials: []Template{{Name: "p", Text: "\n\n {{ nope }}"}}})
+	if err == nil || !strings.Contains(err.Error(), "template p:3:5:") {
+		t.Errorf("error %v does not say where", err)
+	}
+}
+
+func TestDelimiters(t *testing.T) {
+	got, err := Render(Template{Name: "t", Text: "[[ .Vars.a ]] {{ }}", LeftDelim: "[[", RightDelim: "]]"}, mainView())
+	if err != nil || string(got) != "1 {{ }}" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Whatever a template may call is a pure function.
+func TestNothingImpureIsOffered(t *testing.T) {
+	offered := strings.Join(Functions(), " ") + " "
+	for _, name := range []string{
+		"now ", "date ", "ago ", "rand", "uuidv4 ", "env ", "expandenv ", "getHostByName ", "shuffle ", "gen",
+		"bcrypt ", "htpasswd ", "encryptAES ", "decryptAES ", "derivePassword ", "hello ", "toDate ", "DateModify ", "buildCustomCert ",
+	} {
+		if strings.Contains(" "+offered, " "+name) {
+			t.Errorf("%q is offered", name)
+		}
+	}
+}
+
+// The order in which snapshots and nodes come does not matter, and a rendering
+// changes nothing of what it was made from.
+func TestViewIsSortedAndFresh(t *testing.T) {
+	nodes := []topology.Node{
+		node("n1", "10.0.0.1:1", map[string]string{"a": "1"}), node("n2", "10.0.0.2:1", nil), node("n3", "[::1]:1", nil),
+	}
+	settings := Settings{Listen: map[PoolID][]netip.AddrPort{
+		{"b", "primary"}: {netip.MustParseAddrPort("[::]:2"), netip.MustParseAddrPort("0.0.0.0:1")},
+	}, Vars: map[string]string{"x": "y"}}
+	want := ViewOf([]*topology.Snapshot{snapshot("a"), snapshot("b", nodes...)}, settings)
+	for range 20 {
+		rand.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+		got := ViewOf([]*topology.Snapshot{snapshot("b", nodes...), snapshot("a")}, settings)
+		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+			t.Fatal(diff)
+		}
+	}
+	got := ViewOf([]*topology.Snapshot{snapshot("b", nodes...)}, settings)
+	got.Clusters[0].Pools[0].Servers[0].Tags["a"] = "changed"
+	got.Vars["x"] = "changed"
+	got.Clusters[0].Pools[0].Listen[0] = netip.AddrPort{}
+	if again := ViewOf([]*topology.Snapshot{snapshot("a"), snapshot("b", nodes...)}, settings); !cmp.Equal(want, again, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })) {
+		t.Error("a view shares memory with what it was made from")
+	}
+}
+
+func TestViewCheck(t *testing.T) {
+	long := strings.Repeat("x", 64)
+	for _, c := range []struct {
+		name  string
+		snaps []*topology.Snapshot
+		want  string
+	}{
+		{"good", []*topology.Snapshot{snapshot("a", node("n1", "10.0.0.1:1", nil))}, ""},
+		{"no nodes", []*topology.Snapshot{snapshot("a")}, ""},
+		{"illegal cluster", []*topology.Snapshot{snapshot("a/9")}, `cluster: name "a/9"`},
+		{"illegal node", []*topology.Snapshot{snapshot("a", node("n 1", "10.0.0.1:1", nil))}, `node of "a/primary": name "n 1"`},
+		{"long node", []*topology.Snapshot{snapshot("a", node(long, "10.0.0.1:1", nil))}, "64 characters"},
+		{"names that differ by case", []*topology.Snapshot{snapshot("a", node("N1", "10.0.0.1:1", nil), node("n1", "10.0.0.2:1", nil))}, "cannot be told apart"},
+		{"one cluster twice", []*topology.Snapshot{snapshot("a"), snapshot("a")}, "cannot be told apart"},
+		{"no address", []*topology.Snapshot{snapshot("a", topology.Node{Name: "n1"})}, `node "a/primary/n1": port 0`},
+		{"any-interface", []*topology.Snapshot{snapshot("a", topology.Node{Name: "n1", Address: topology.Address{Host: "0.0.0.0", Port: 1}})}, "every interface"},
+		{"line break in a tag", []*topology.Snapshot{snapshot("a", node("n1", "10.0.0.1:1", map[string]string{"k": "a\nb"}))}, `tag "k"`},
+		{"control in a tag's name", []*topology.Snapshot{snapshot("a", node("n1", "10.0.0.1:1", map[string]string{"k\r": ""}))}, `tag "k\r"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := ViewOf(c.snaps, Settings{}).Check()
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// Two pools whose joined names are the same would be one backend.
+func TestJoinedNamesCollide(t *testing.T) {
+	a, b := snapshot("a_b"), snapshot("a")
+	a.Pools[0].Pool, b.Pools[0].Pool = "c", "b_c"
+	err := ViewOf([]*topology.Snapshot{a, b}, Settings{}).Check()
+	if err == nil || !strings.Contains(err.Error(), "a_b_c") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,145 @@
+package xds
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	streamv3 "github.com/envoyproxy/go-control-plane/pkg/server/stream/v3"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/xds/resources"
+)
+
+const benchStreams = 1000
+
+// BenchmarkEndpointChange moves one cluster's writer under 1,000 delta streams
+// over real gRPC, client and server in this process, and reports how long a
+// stream took to have the new endpoints. The time must not depend on the number
+// of clusters.
+func BenchmarkEndpointChange(b *testing.B) {
+	for _, clusters := range []int{100, 5000} {
+		b.Run(fmt.Sprintf("streams=%d/clusters=%d", benchStreams, clusters), func(b *testing.B) { endpointChange(b, clusters) })
+	}
+}
+
+func endpointChange(b *testing.B, clusters int) {
+	r := newRig(b, Options{})
+	for i := range clusters {
+		r.set(decision(fmt.Sprintf("c%04d", i), 1, up, down, down))
+	}
+	until(b, "all is stored", func() bool {
+		r.server.store.mu.Lock()
+		defer r.server.store.mu.Unlock()
+		return len(r.server.store.current) == clusters
+	})
+	var names []string // of ten clusters, the changed one among them
+	for i := range 10 {
+		names = append(names, endpointsOf(b, decision(fmt.Sprintf("c%04d", i), 1, up, down, down), "primary"))
+	}
+	streams := make([]*delta, benchStreams)
+	for i := range streams {
+		streams[i] = r.delta(b)
+		streams[i].ask(kindEndpoint, names...)
+	}
+	for _, d := range streams {
+		d.ack(d.next(kindEndpoint))
+	}
+	var took []time.Duration
+	for i := 0; b.Loop(); i++ {
+		verdicts := []topology.Verdict{down, up, down}
+		if i%2 == 1 {
+			verdicts = []topology.Verdict{up, down, down}
+		}
+		took = append(took, change(r, streams, decision("c0000", uint64(i)+2, verdicts...))...)
+	}
+	slices.Sort(took)
+	b.ReportMetric(ms(took[len(took)/2]), "p50-ms")
+	b.ReportMetric(ms(took[len(took)*99/100]), "p99-ms")
+	b.ReportMetric(ms(took[len(took)-1]), "max-ms")
+}
+
+// change publishes a decision and returns when each stream had it.
+func change(r *rig, streams []*delta, snap *topology.Snapshot) []time.Duration {
+	took := make([]time.Duration, len(streams))
+	start := time.Now()
+	r.set(snap)
+	var wg sync.WaitGroup
+	for i, d := range streams {
+		wg.Go(func() {
+			m := d.next(kindEndpoint)
+			took[i] = time.Since(start)
+			d.ack(m)
+		})
+	}
+	wg.Wait()
+	return took
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// BenchmarkApply is the time for which a change holds the store, with 1,000
+// streams that have all subscribed to every one of 5,000 names.
+func BenchmarkApply(b *testing.B) {
+	const clusters = 5000
+	s, names := newStore(), make([]string, clusters)
+	sets := [2]*encoded{benchSet(b, up, down), benchSet(b, down, up)}
+	for i := range names {
+		names[i] = fmt.Sprintf("c%04d/primary@0", i)
+	}
+	for name := range sets[0][kindEndpoint] {
+		names[0] = name
+	}
+	s.apply("c", sets[0])
+	s.start()
+	outs := make([]chan cachev3.DeltaResponse, benchStreams)
+	acks := make([]func(), benchStreams)
+	for i := range outs {
+		outs[i], acks[i] = benchStream(b, s, names)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		s.apply("c", sets[(i+1)%2])
+		b.StopTimer()
+		for j := range outs {
+			<-outs[j]
+			acks[j]()
+		}
+		b.StartTimer()
+	}
+}
+
+// benchSet is one cluster with a write pool alone.
+func benchSet(b *testing.B, verdicts ...topology.Verdict) *encoded {
+	snap := decision("c", 1, verdicts...)
+	snap.Pools = snap.Pools[:1]
+	set, err := resources.Build(snap, resources.Settings{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	e, err := encode(set)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return e
+}
+
+func benchStream(b *testing.B, s *store, names []string) (chan cachev3.DeltaResponse, func()) {
+	st := &stream{store: s, notes: newNotes(new(ledger), topology.NewTicker(time.Now), "delta", "")}
+	out := make(chan cachev3.DeltaResponse, 10)
+	sub := streamv3.NewDeltaSubscription(names, nil, nil, false)
+	watch := func(subscribe []string) {
+		req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: kindEndpoint.url(), ResourceNamesSubscribe: subscribe}
+		if _, err := st.CreateDeltaWatch(req, sub, out); err != nil {
+			b.Fatal(err)
+		}
+	}
+	watch(names)
+	<-out
+	watch(nil)
+	return out, func() { watch(nil) }
+}

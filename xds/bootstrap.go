@@ -1,0 +1,103 @@
+package xds
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// BootstrapOptions says for which Envoy a bootstrap is.
+type BootstrapOptions struct {
+	// NodeID names the Envoy in our status and log. Zero: "envoy".
+	NodeID string
+	// Cluster is Envoy's own service cluster, for its statistics. Zero: "pgsteer".
+	Cluster string
+	// Clusters are the database clusters this Envoy shall know. None: all.
+	Clusters []string
+	// Server is where pgsteer serves Envoys. Zero: 127.0.0.1:18000.
+	Server topology.Address
+	// AdminAddress is where Envoy's admin interface listens. Zero: it has none.
+	AdminAddress topology.Address
+}
+
+// Bootstrap returns the configuration file of an Envoy that subscribes to this
+// agent, with the command line it needs in its head.
+func Bootstrap(o BootstrapOptions) string {
+	if o.NodeID == "" {
+		o.NodeID = "envoy"
+	}
+	if o.Cluster == "" {
+		o.Cluster = "pgsteer"
+	}
+	if o.Server.IsZero() {
+		o.Server = topology.Address{Host: "127.0.0.1", Port: 18000}
+	}
+	discovery := "STRICT_DNS"
+	if _, literal := o.Server.IP(); literal {
+		discovery = "STATIC"
+	}
+	return strings.NewReplacer(
+		"${admin}", admin(o.AdminAddress), "${node}", strconv.Quote(o.NodeID), "${cluster}", strconv.Quote(o.Cluster),
+		"${metadata}", metadata(o.Clusters), "${type}", discovery, "${server}", socket(o.Server),
+	).Replace(bootstrap)
+}
+
+func metadata(clusters []string) string {
+	if len(clusters) == 0 {
+		return ""
+	}
+	quoted := make([]string, len(clusters))
+	for i, c := range clusters {
+		quoted[i] = strconv.Quote(c)
+	}
+	return fmt.Sprintf("\n  metadata:                # only these database clusters are sent\n    pg: {clusters: [%s]}", strings.Join(quoted, ", "))
+}
+
+func admin(a topology.Address) string {
+	if a.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("admin:\n  address: {%s}\n", socket(a))
+}
+
+func socket(a topology.Address) string {
+	return fmt.Sprintf("socket_address: {address: %s, port_value: %d}", strconv.Quote(a.Host), a.Port)
+}
+
+// bootstrap asks for delta, keeps the control connection under watch from this
+// side too (a half-open one would freeze Envoy for hours), and gives a starting
+// Envoy 30 s for the first answer.
+const bootstrap = `# Envoy for pgsteer. Start it like this:
+#
+#   envoy -c envoy.yaml --drain-time-s 0 --drain-strategy immediate
+#
+# With this drain time the sessions of a lost writer end within milliseconds of
+# the decision. With another one they end that many seconds later; Envoy's
+# default is 600.
+${admin}node:
+  id: ${node}
+  cluster: ${cluster}${metadata}
+dynamic_resources:
+  ads_config:
+    api_type: DELTA_GRPC
+    transport_api_version: V3
+    set_node_on_first_message_only: true
+    grpc_services: [{envoy_grpc: {cluster_name: pgsteer}}]
+  cds_config: {ads: {}, resource_api_version: V3, initial_fetch_timeout: 30s}
+  lds_config: {ads: {}, resource_api_version: V3, initial_fetch_timeout: 30s}
+static_resources:
+  clusters:
+  - name: pgsteer
+    type: ${type}
+    connect_timeout: 1s
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config:
+          http2_protocol_options: {connection_keepalive: {interval: 10s, timeout: 5s}}
+    load_assignment:
+      cluster_name: pgsteer
+      endpoints: [{lb_endpoints: [{endpoint: {address: {${server}}}}]}]
+`

@@ -1,0 +1,67 @@
+package xds
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	yaml "go.yaml.in/yaml/v4"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+func TestBootstrap(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		o    BootstrapOptions
+		want string // how Envoy finds the agent
+	}{
+		{"defaults", BootstrapOptions{}, "STATIC"},
+		{"all", BootstrapOptions{
+			NodeID: `app "7"`, Cluster: "apps", Clusters: []string{"main", "beta"},
+			Server:       topology.Address{Host: "pgsteer.example.org", Port: 18001},
+			AdminAddress: topology.Address{Host: "::1", Port: 9901},
+		}, "STRICT_DNS"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			file := Bootstrap(tc.o)
+			b := parseBootstrap(t, file)
+			if err := b.ValidateAll(); err != nil {
+				t.Fatal(err)
+			}
+			c := b.GetStaticResources().GetClusters()[0]
+			same(t, "discovery", tc.want, c.GetType().String())
+			same(t, "protocol", corev3.ApiConfigSource_DELTA_GRPC, b.GetDynamicResources().GetAdsConfig().GetApiType())
+			same(t, "admin", tc.o.AdminAddress.Host, b.GetAdmin().GetAddress().GetSocketAddress().GetAddress())
+			s := new(stream)
+			s.store, s.notes = newStore(), newNotes(new(ledger), topology.NewTicker(time.Now), "", "")
+			s.identify(b.GetNode())
+			same(t, "clusters", len(tc.o.Clusters), len(s.only))
+			if !strings.Contains(file, "--drain-time-s 0 --drain-strategy immediate") {
+				t.Error("the command line is not told")
+			}
+		})
+	}
+}
+
+func parseBootstrap(t *testing.T, file string) *bootstrapv3.Bootstrap {
+	t.Helper()
+	var tree any
+	if err := yaml.Unmarshal([]byte(file), &tree); err != nil {
+		t.Fatalf("%v in\n%s", err, file)
+	}
+	raw, err := json.Marshal(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := new(bootstrapv3.Bootstrap)
+	if err := protojson.Unmarshal(raw, b); err != nil {
+		t.Fatalf("%v in\n%s", err, file)
+	}
+	return b
+}

@@ -1,0 +1,339 @@
+package xds
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/xds/resources"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds what must come; nothing waits that long when all is well.
+const patience = 20 * time.Second
+
+// rig is a server on loopback and the decisions it serves.
+type rig struct {
+	views  *latest.Map[string, topology.View]
+	server *Server
+	addr   string
+	stop   func()
+	conn   *grpc.ClientConn
+}
+
+func newRig(t testing.TB, o Options) *rig {
+	t.Helper()
+	return newRigAt(t, o, "127.0.0.1:0")
+}
+
+func newRigAt(t testing.TB, o Options, addr string) *rig {
+	t.Helper()
+	if o.Views == nil {
+		o.Views = new(latest.Map[string, topology.View])
+	}
+	if o.Settings.Listen == nil {
+		o.Settings.Listen = listenAnywhere
+	}
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{views: o.Views, server: New(o), addr: ln.Addr().String()}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.server.Run(ctx, ln) }()
+	stopped := false
+	r.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the server ended with %v", err)
+		}
+	}
+	r.conn, err = grpc.NewClient(r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r.stop()
+		_ = r.conn.Close()
+	})
+	return r
+}
+
+func listenAnywhere(_, pool string) (topology.Address, bool) {
+	return topology.Address{Host: "127.0.0.1", Port: map[string]uint16{"primary": 6432, "replica": 6433}[pool]}, true
+}
+
+// set publishes a decision.
+func (r *rig) set(snap *topology.Snapshot) {
+	r.views.Set(snap.Cluster, &topology.View{Snapshot: snap, ValidUntil: topology.Mono(time.Hour)})
+}
+
+// decision makes a snapshot of three nodes: verdicts of the write pool by node,
+// and a read pool of those that are down in it. Each differs urgently.
+func decision(cluster string, generation uint64, verdicts ...topology.Verdict) *topology.Snapshot {
+	snap := &topology.Snapshot{Cluster: cluster, Generation: generation, Urgent: generation, Complete: true}
+	w := topology.PoolVerdicts{Pool: "primary", Mode: topology.ModeWrite}
+	r := topology.PoolVerdicts{Pool: "replica", Mode: topology.ModeRead}
+	for i, v := range verdicts {
+		n := topology.Node{Name: fmt.Sprintf("n%d", i+1), Address: topology.Address{Host: fmt.Sprintf("10.0.0.%d", i+1), Port: 5432}}
+		snap.Nodes = append(snap.Nodes, n)
+		w.Nodes = append(w.Nodes, topology.NodeVerdict{Node: n.Name, Address: n.Address, Verdict: v, Weight: 100})
+		reads := topology.Down
+		switch v {
+		case topology.Down:
+			reads = topology.Up
+		case topology.Undecided:
+			reads = topology.Undecided
+		}
+		r.Nodes = append(r.Nodes, topology.NodeVerdict{Node: n.Name, Address: n.Address, Verdict: reads, Weight: 100})
+	}
+	snap.Pools = []topology.PoolVerdicts{w, r}
+	return snap
+}
+
+const (
+	und, up, drain, down = topology.Undecided, topology.Up, topology.Drain, topology.Down
+)
+
+// endpointsOf is the name that the cluster of a pool asks its endpoints by.
+func endpointsOf(t testing.TB, snap *topology.Snapshot, pool string) string {
+	t.Helper()
+	set, err := resources.Build(snap, resources.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range set.Endpoints {
+		if poolOf(e.GetClusterName()) == resources.Name(snap.Cluster, pool) {
+			return e.GetClusterName()
+		}
+	}
+	t.Fatalf("no pool %s", pool)
+	return ""
+}
+
+// delta is a client of the delta protocol, without any logic of its own.
+type delta struct {
+	t      testing.TB
+	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+	in     chan *discoveryv3.DeltaDiscoveryResponse
+}
+
+func (r *rig) delta(t testing.TB) *delta {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(r.conn).DeltaAggregatedResources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &delta{t: t, stream: s, in: make(chan *discoveryv3.DeltaDiscoveryResponse, 100)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(d.in)
+		for {
+			m, err := s.Recv()
+			if err != nil {
+				return
+			}
+			d.in <- m
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return d
+}
+
+func (d *delta) send(q *discoveryv3.DeltaDiscoveryRequest) {
+	d.t.Helper()
+	q.Node = &corev3.Node{Id: "test"}
+	if err := d.stream.Send(q); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *delta) ask(k kind, names ...string) {
+	d.t.Helper()
+	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: k.url(), ResourceNamesSubscribe: names})
+}
+
+func (d *delta) ack(m *discoveryv3.DeltaDiscoveryResponse) {
+	d.t.Helper()
+	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()})
+}
+
+func (d *delta) nack(m *discoveryv3.DeltaDiscoveryResponse, text string) {
+	d.t.Helper()
+	d.send(&discoveryv3.DeltaDiscoveryRequest{
+		TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce(), ErrorDetail: &status.Status{Code: 3, Message: text},
+	})
+}
+
+// next is the next answer, which must be of the kind.
+func (d *delta) next(k kind) *discoveryv3.DeltaDiscoveryResponse {
+	d.t.Helper()
+	m := receive(d.t, d.in)
+	if got, _ := kindOf(m.GetTypeUrl()); got != k {
+		d.t.Fatalf("an answer of %s came, want %s: %v", got, k, m)
+	}
+	return m
+}
+
+// quiet fails if anything was sent before now: whatever was is in front of the
+// answer to a name that nobody knows.
+func (d *delta) quiet() {
+	d.t.Helper()
+	d.ask(kindEndpoint, "nobody/knows")
+	m := d.next(kindEndpoint)
+	if got := d.names(m); !slices.Equal(got, []string{"nobody/knows"}) {
+		d.t.Fatalf("%v was sent, want nothing", got)
+	}
+	d.ack(m)
+}
+
+func (d *delta) names(m *discoveryv3.DeltaDiscoveryResponse) []string {
+	var names []string
+	for _, r := range m.GetResources() {
+		names = append(names, r.GetName())
+	}
+	return names
+}
+
+func receive[M any](t testing.TB, in <-chan M) M {
+	t.Helper()
+	select {
+	case m, open := <-in:
+		if !open {
+			t.Fatal("the stream ended")
+		}
+		return m
+	case <-time.After(patience):
+		t.Fatal("no answer came")
+		panic("unreachable")
+	}
+}
+
+// text writes what a test cares about: hosts with their health, chains.
+func text(t testing.TB, name string, value []byte, k kind) string {
+	t.Helper()
+	switch k {
+	case kindCluster:
+		m := unpack(t, value, new(clusterv3.Cluster))
+		return m.GetName()
+	case kindListener:
+		m := unpack(t, value, new(listenerv3.Listener))
+		return m.GetName() + " " + m.GetFilterChains()[0].GetName()
+	default:
+		m := unpack(t, value, new(endpointv3.ClusterLoadAssignment))
+		if name != "" && m.GetClusterName() != name {
+			t.Errorf("%s holds the assignment of %s", name, m.GetClusterName())
+		}
+		hosts := []string{poolOf(m.GetClusterName())}
+		for _, l := range m.GetEndpoints() {
+			for _, e := range l.GetLbEndpoints() {
+				hosts = append(hosts, e.GetEndpoint().GetAddress().GetSocketAddress().GetAddress()+"="+strings.ToLower(e.GetHealthStatus().String()))
+			}
+		}
+		return strings.Join(hosts, " ")
+	}
+}
+
+func unpack[M proto.Message](t testing.TB, value []byte, m M) M {
+	t.Helper()
+	if err := proto.Unmarshal(value, m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (d *delta) texts(m *discoveryv3.DeltaDiscoveryResponse) []string {
+	d.t.Helper()
+	k, _ := kindOf(m.GetTypeUrl())
+	texts := []string{}
+	for _, r := range m.GetResources() {
+		texts = append(texts, text(d.t, r.GetName(), r.GetResource().GetValue(), k))
+	}
+	for _, r := range m.GetRemovedResources() {
+		texts = append(texts, "-"+r)
+	}
+	return texts
+}
+
+// versions of all that was received, for a later reconnect.
+func versions(all ...*discoveryv3.DeltaDiscoveryResponse) map[string]string {
+	v := make(map[string]string)
+	for _, m := range all {
+		for _, r := range m.GetResources() {
+			v[r.GetName()] = r.GetVersion()
+		}
+	}
+	return v
+}
+
+// onlyClusters is node metadata that names clusters, as our bootstrap has it.
+func onlyClusters(t testing.TB, names ...any) *structpb.Struct {
+	t.Helper()
+	s, err := structpb.NewStruct(map[string]any{"pg": map[string]any{"clusters": names}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// until waits for what the server does on its own.
+func until(t testing.TB, what string, reached func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(patience); !reached(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// served waits until the server holds the listener of main's write pool with
+// this chain.
+func (r *rig) served(t testing.TB, chain string) {
+	t.Helper()
+	until(t, chain+" is served", func() bool {
+		s := r.server.store
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		l := s.tables[kindListener].resources["main/primary"]
+		return l != nil && text(t, l.name, l.wire.GetResource().GetValue(), kindListener) == "main/primary "+chain
+	})
+}
+
+// asked waits until the server has read requests of n types on its one stream.
+func (r *rig) asked(t testing.TB, n int) {
+	t.Helper()
+	until(t, "the requests are read", func() bool {
+		s := r.server.Status().Streams
+		return len(s) == 1 && len(s[0].Types) == n
+	})
+}

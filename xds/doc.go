@@ -1,0 +1,20 @@
+// Package xds serves decisions to Envoy: one aggregated discovery service, both
+// protocols (state of the world and delta), over gRPC.
+//
+// Guarantees: on every stream a pool's new endpoints leave before its renamed
+// listener, so that a client whose session is cut cannot reach the old writer
+// again. Versions are content hashes without counters or times, the same in
+// every agent and after every restart. A name asked for is always answered. What
+// Envoy refused is not sent again until it changed. A role change leaves at
+// once; other changes settle first.
+//
+// Absence is dangerous: a list that lacks a listener deletes it. Therefore no
+// answer at all is given until every cluster is decided or its saved writer is
+// known, a cluster of which nothing is known any more keeps what was published
+// last, and an assignment is emptied but never removed.
+//
+// The gRPC streams, nonces and subscriptions are go-control-plane's; the state
+// behind them is this package's own (store), since the library's caches send
+// listeners ahead of endpoints when an acknowledgement is outstanding, and
+// answer a first refusal with the same bytes for ever.
+package xds

@@ -1,0 +1,231 @@
+package xds
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/xds/resources"
+)
+
+// Changes that are not urgent wait until nothing more came for settleQuiet, at
+// most settleMost, so that weights and lags that move together go out once.
+const (
+	settleQuiet = 200 * time.Millisecond
+	settleMost  = 2 * time.Second
+)
+
+// publisher carries decisions into the store. All but waiting belongs to the
+// goroutine of run.
+type publisher struct {
+	views    *latest.Map[string, topology.View]
+	clusters func() []string
+	settings resources.Settings
+	now      topology.Ticker
+	log      *slog.Logger
+	store    *store
+
+	published map[string]*publication // by cluster
+	pending   map[string]settling
+	started   bool
+
+	mu      sync.Mutex // guards waiting
+	waiting []string   // clusters of which nothing is known yet
+}
+
+// publication is what stands at Envoy for one cluster.
+type publication struct {
+	urgent   uint64 // the snapshot's urgent generation
+	set      *encoded
+	writers  map[string]string
+	warnings []string
+}
+
+// settling is a change that waits.
+type settling struct{ first, due topology.Mono }
+
+func newPublisher(o Options, st *store) *publisher {
+	p := &publisher{
+		views: o.Views, clusters: o.Clusters, settings: o.Settings, now: o.Now, log: o.Logger, store: st,
+		published: make(map[string]*publication), pending: make(map[string]settling),
+	}
+	p.settings.Standing = func(cluster, pool string) (string, bool) {
+		pub := p.published[cluster]
+		if pub == nil {
+			return "", false
+		}
+		w, known := pub.writers[resources.Name(cluster, pool)]
+		return w, known
+	}
+	return p
+}
+
+// run publishes until ctx ends.
+func (p *publisher) run(ctx context.Context) {
+	sub := p.views.Subscribe()
+	defer sub.Close()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	p.begin()
+	for {
+		timer.Reset(p.untilDue())
+		select {
+		case <-ctx.Done():
+			return
+		case <-sub.Ready():
+			for _, cluster := range sub.Take() {
+				p.take(cluster)
+			}
+		case <-timer.C:
+			p.publishDue()
+		}
+		p.begin()
+	}
+}
+
+// take publishes a cluster's newest decision, or lets it settle.
+func (p *publisher) take(cluster string) {
+	v := p.views.Get(cluster)
+	if v == nil {
+		p.remove(cluster)
+		return
+	}
+	now := p.now().Mono
+	if !v.Valid(now) {
+		// What cannot be believed changes nothing. It is looked at again, since a
+		// view that comes back to life wakes nobody.
+		p.pending[cluster] = settling{now, now.Add(settleQuiet)}
+		return
+	}
+	pub := p.published[cluster]
+	if pub == nil || pub.urgent != v.Snapshot.Urgent {
+		p.publish(cluster, v.Snapshot)
+		return
+	}
+	w, again := p.pending[cluster]
+	if !again {
+		w.first = now
+	}
+	w.due = min(now.Add(settleQuiet), w.first.Add(settleMost))
+	p.pending[cluster] = w
+}
+
+// publishDue publishes what has settled, if it may still be believed.
+func (p *publisher) publishDue() {
+	now := p.now().Mono
+	for cluster, w := range p.pending {
+		if now < w.due {
+			continue
+		}
+		switch v := p.views.Get(cluster); {
+		case v.Valid(now):
+			p.publish(cluster, v.Snapshot)
+		case v == nil:
+			p.remove(cluster)
+		default:
+			p.pending[cluster] = settling{now, now.Add(settleQuiet)}
+		}
+	}
+}
+
+// untilDue is the time to the next change that has settled.
+func (p *publisher) untilDue() time.Duration {
+	now, next := p.now().Mono, time.Hour
+	for _, w := range p.pending {
+		next = min(next, w.due.Sub(now))
+	}
+	return max(next, 0)
+}
+
+// publish puts a decision into the store. What cannot be built, and pools of
+// which nothing is known, leave what stands.
+func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
+	delete(p.pending, cluster)
+	set, err := resources.Build(snap, p.settings)
+	if err == nil && len(set.Withheld) > 0 && p.published[cluster] == nil {
+		return // not known yet: the cluster goes on waiting
+	}
+	var next *encoded
+	if err == nil {
+		next, err = encode(set)
+	}
+	if err != nil {
+		p.log.Error("a decision cannot be expressed for Envoy; what was served last stays", "cluster", cluster, "error", err)
+		return
+	}
+	pub := &publication{urgent: snap.Urgent, set: next, writers: set.Writers, warnings: set.Warnings}
+	if old := p.published[cluster]; old != nil {
+		next.keep(old.set, set.Withheld)
+		for _, pool := range set.Withheld {
+			if w, known := old.writers[pool]; known {
+				pub.writers[pool] = w
+			}
+		}
+	}
+	p.warn(cluster, pub)
+	p.published[cluster] = pub
+	if n := p.store.apply(cluster, next); n > 0 {
+		p.log.Debug("served to Envoys", "cluster", cluster, "generation", snap.Generation, "resources", n)
+	}
+}
+
+// warn logs what was left out, when that changed.
+func (p *publisher) warn(cluster string, pub *publication) {
+	var old []string
+	if o := p.published[cluster]; o != nil {
+		old = o.warnings
+	}
+	for _, w := range pub.warnings {
+		if !slices.Contains(old, w) {
+			p.log.Warn("something is not served to Envoys", "cluster", cluster, "what", w)
+		}
+	}
+}
+
+// remove takes a cluster away that is no longer configured. One that is, and
+// only lost its view for a moment, stays as it is.
+func (p *publisher) remove(cluster string) {
+	delete(p.pending, cluster)
+	if slices.Contains(p.clusters(), cluster) {
+		now := p.now().Mono
+		p.pending[cluster] = settling{now, now.Add(settleMost)} // the configuration may follow
+		return
+	}
+	delete(p.published, cluster)
+	p.store.apply(cluster, nil)
+}
+
+// begin lets answers out once, as soon as every cluster is published. A cluster
+// that is configured later is simply not listed before it is decided.
+func (p *publisher) begin() {
+	if p.started {
+		return
+	}
+	var waiting []string
+	clusters := p.clusters()
+	for _, c := range clusters {
+		if p.published[c] == nil {
+			waiting = append(waiting, c)
+		}
+	}
+	slices.Sort(waiting)
+	p.mu.Lock()
+	p.waiting = waiting
+	p.mu.Unlock()
+	if len(waiting) > 0 || len(clusters) == 0 {
+		return
+	}
+	p.started = true
+	p.store.start()
+	p.log.Info("every cluster is decided or held; Envoys are answered", "clusters", len(clusters))
+}
+
+func (p *publisher) waitingFor() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.waiting)
+}

@@ -1,0 +1,93 @@
+package resources
+
+import (
+	"fmt"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// overprovisioning is so large that load leaves a priority only when none of
+// its nodes is left; with Envoy's 140 % it leaves below 72 %.
+const overprovisioning = 100_000
+
+// newAssignment makes the endpoints of a pool under the name its cluster asks
+// for. A pool without members gets an assignment without endpoints: a missing
+// one means "no news" to Envoy, which would keep the old hosts.
+func newAssignment(c *clusterv3.Cluster, o offer) (*endpointv3.ClusterLoadAssignment, []string) {
+	a := NoEndpoints(c.GetEdsClusterConfig().GetServiceName())
+	var all []*endpointv3.LbEndpoint
+	var warnings []string
+	seen := make(map[topology.Address]string, len(o.members))
+	for _, m := range o.members {
+		if why := unusable(m, seen); why != "" {
+			warnings = append(warnings, fmt.Sprintf("%s: node %s is left out: %s", c.GetName(), m.node, why))
+			continue
+		}
+		seen[m.address] = m.node
+		all = append(all, newEndpoint(m))
+	}
+	if len(all) > 0 {
+		a.Endpoints = []*endpointv3.LocalityLbEndpoints{{
+			Locality:            &corev3.Locality{},
+			LbEndpoints:         all,
+			LoadBalancingWeight: wrapperspb.UInt32(1), // clients in gRPC ignore a locality without one
+		}}
+	}
+	return a, warnings
+}
+
+// NoEndpoints is the assignment of a name that has no endpoints.
+func NoEndpoints(name string) *endpointv3.ClusterLoadAssignment {
+	return &endpointv3.ClusterLoadAssignment{
+		ClusterName: name,
+		Policy: &endpointv3.ClusterLoadAssignment_Policy{
+			OverprovisioningFactor: wrapperspb.UInt32(overprovisioning),
+		},
+	}
+}
+
+// unusable says why a member cannot be an endpoint: endpoints are literal
+// addresses, and an address may occur once (Envoy drops the second in silence).
+func unusable(m member, seen map[topology.Address]string) string {
+	if _, ok := m.address.IP(); !ok {
+		return fmt.Sprintf("Envoy's endpoints need a literal IP address, %q is none", m.address.Host)
+	}
+	if m.address.Port == 0 {
+		return "its address has no port"
+	}
+	if other, ok := seen[m.address]; ok {
+		return fmt.Sprintf("node %s has the same address %s", other, m.address)
+	}
+	return ""
+}
+
+// newEndpoint leaves the host name unset: a change of it recreates the host,
+// which drains its sessions. The node's name goes where only people read it.
+func newEndpoint(m member) *endpointv3.LbEndpoint {
+	return &endpointv3.LbEndpoint{
+		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+			Address:           socketAddress(m.address),
+			ObservabilityName: m.node,
+		}},
+		HealthStatus:        m.health,
+		LoadBalancingWeight: wrapperspb.UInt32(m.weight),
+		Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+			"envoy.lb": {Fields: map[string]*structpb.Value{"node": structpb.NewStringValue(m.node)}},
+		}},
+	}
+}
+
+// socketAddress writes an IPv6 address bare, as Envoy wants it.
+func socketAddress(a topology.Address) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Protocol:      corev3.SocketAddress_TCP,
+		Address:       a.Host,
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(a.Port)},
+	}}}
+}

@@ -1,0 +1,171 @@
+package resources
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"pgregory.net/rapid"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+func load(t *testing.T, name string) (*topology.Snapshot, Settings) {
+	t.Helper()
+	return read(t, "testdata/"+name+".in.yaml")
+}
+
+func build(t *testing.T, snap *topology.Snapshot, s Settings) Set {
+	t.Helper()
+	set, err := Build(snap, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func buildCase(t *testing.T, name string) Set {
+	t.Helper()
+	snap, settings := load(t, name)
+	return build(t, snap, settings)
+}
+
+// TestHeldIsWhatWasDecided: a restart that holds the saved writer and has heard
+// of nobody yet must not differ by a byte in the write pool.
+func TestHeldIsWhatWasDecided(t *testing.T) {
+	before := buildCase(t, "decided")
+	after := buildCase(t, "held")
+	for _, pair := range [][2]any{
+		{before.Clusters[0], after.Clusters[0]},
+		{before.Endpoints[0], after.Endpoints[0]},
+		{before.Listeners[0], after.Listeners[0]},
+	} {
+		if diff := cmp.Diff(pair[0], pair[1], protocmp.Transform()); diff != "" {
+			t.Errorf("the held writer is served differently (-decided +held):\n%s", diff)
+		}
+	}
+}
+
+// TestOnlyDecisionsChangeBytes: generations, reasons, times and lags leave no
+// trace.
+func TestOnlyDecisionsChangeBytes(t *testing.T) {
+	snap, settings := load(t, "decided")
+	want := build(t, snap, settings)
+	snap.Generation, snap.Urgent, snap.Hash, snap.DecidedAt = 99, 98, "other", time.Unix(1, 0)
+	snap.Alarms = []topology.Reason{{Code: topology.CodeIsolated}}
+	for i := range snap.Pools {
+		for j := range snap.Pools[i].Nodes {
+			snap.Pools[i].Nodes[j].Reasons = []topology.Reason{{Code: topology.CodeLag, Text: "lag 1MB"}}
+		}
+	}
+	if diff := cmp.Diff(want, build(t, snap, settings), protocmp.Transform()); diff != "" {
+		t.Errorf("bytes changed with what is no decision (-before +after):\n%s", diff)
+	}
+}
+
+// TestChain: what renames the chain of a write pool, and so cuts its sessions.
+func TestChain(t *testing.T) {
+	type pool = []topology.Verdict // of n1, n2
+	const und, up, drain, down = topology.Undecided, topology.Up, topology.Drain, topology.Down
+	for _, tc := range []struct {
+		name     string
+		verdicts pool
+		held     string
+		standing string // "?" is not known
+		want     string // "" is withheld
+	}{
+		{"up", pool{up, down}, "", "?", "writer/n1"},
+		{"another is up", pool{down, up}, "", "n1", "writer/n2"},
+		{"up beats the saved one", pool{down, up}, "n1", "?", "writer/n2"},
+		{"drains", pool{drain, down}, "", "n1", "writer/n1"},
+		{"drains after a start", pool{drain, down}, "", "?", "writer/n1"},
+		{"both drain", pool{drain, drain}, "", "n2", "writer/n2"},
+		{"both drain after a start", pool{drain, drain}, "n2", "?", "writer/n2"},
+		{"only the other drains", pool{down, drain}, "", "n1", "none"},
+		{"there was none, one drains", pool{drain, down}, "", "", "none"},
+		{"nobody", pool{down, down}, "", "n1", "none"},
+		{"nobody after a start", pool{down, down}, "", "?", "none"},
+		{"saved and undecided", pool{und, down}, "n1", "?", "writer/n1"},
+		{"saved and undecided, another drains", pool{und, drain}, "n1", "?", "writer/n1"},
+		{"saved but down, another undecided", pool{down, und}, "n1", "?", "none"},
+		{"saved but gone", pool{down, und}, "n9", "?", "none"},
+		{"writer down, a new node undecided", pool{down, und}, "", "n1", "none"},
+		{"nothing known", pool{und, und}, "", "?", ""},
+		{"one drains, one undecided, none saved", pool{drain, und}, "", "?", ""},
+		{"none standing, one undecided", pool{down, und}, "", "", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			snap, settings := load(t, "decided")
+			snap.Held, snap.Pools = tc.held, snap.Pools[:1]
+			snap.Pools[0].Nodes = snap.Pools[0].Nodes[:2]
+			for i, v := range tc.verdicts {
+				snap.Pools[0].Nodes[i].Verdict = v
+			}
+			settings.Standing = func(string, string) (string, bool) { return tc.standing, tc.standing != "?" }
+			if got := chain(build(t, snap, settings)); got != tc.want {
+				t.Errorf("the chain is %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func chain(set Set) string {
+	if len(set.Listeners) == 0 {
+		return ""
+	}
+	return set.Listeners[0].GetFilterChains()[0].GetName()
+}
+
+// TestWritePoolHasOneEndpoint: whatever the verdicts, a write pool lists at most
+// one node, and every resource passes its own validation.
+func TestWritePoolHasOneEndpoint(t *testing.T) {
+	base, settings := load(t, "decided")
+	rapid.Check(t, func(t *rapid.T) {
+		snap := *base
+		snap.Held = rapid.SampledFrom([]string{"", "n1", "n2", "n9"}).Draw(t, "held")
+		snap.Pools = nil
+		for _, p := range base.Pools {
+			q := p
+			q.Nodes = nil
+			for _, v := range p.Nodes {
+				v.Verdict = topology.Verdict(rapid.IntRange(0, 3).Draw(t, "verdict")) //nolint:gosec // four values
+				v.Weight = rapid.IntRange(-1, 200).Draw(t, "weight")
+				q.Nodes = append(q.Nodes, v)
+			}
+			snap.Pools = append(snap.Pools, q)
+		}
+		set, err := Build(&snap, settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range set.Endpoints {
+			n := 0
+			for _, l := range e.GetEndpoints() {
+				n += len(l.GetLbEndpoints())
+			}
+			if poolName := e.GetClusterName(); len(poolName) > 12 && poolName[:12] == "main/primary" && n > 1 {
+				t.Fatalf("%s has %d endpoints", poolName, n)
+			}
+		}
+		if len(set.Clusters) != len(set.Endpoints) {
+			t.Fatalf("%d clusters, %d assignments", len(set.Clusters), len(set.Endpoints))
+		}
+	})
+}
+
+// TestChangedClusterAsksAnew: a changed cluster gets other endpoint names.
+func TestChangedClusterAsksAnew(t *testing.T) {
+	snap, settings := load(t, "decided")
+	before := build(t, snap, settings).Endpoints[0].GetClusterName()
+	settings.ConnectTimeout = 3 * time.Second
+	if after := build(t, snap, settings).Endpoints[0].GetClusterName(); after == before {
+		t.Errorf("the name %s stays although the cluster changed", before)
+	}
+}
+
+func TestBuildWithoutSnapshot(t *testing.T) {
+	if _, err := Build(nil, Settings{}); err == nil {
+		t.Error("no error without a snapshot")
+	}
+}

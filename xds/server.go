@@ -1,0 +1,169 @@
+package xds
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/server/config"
+	deltav3 "github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
+	sotwv3 "github.com/envoyproxy/go-control-plane/pkg/server/sotw/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/xds/resources"
+)
+
+// A control connection that died without a word is found within 40 s on our
+// side. Clients may ask as often as every 5 s whether we live; the library's
+// own limit of five minutes would hang up on the bootstrap that we print.
+const (
+	keepaliveTime    = 30 * time.Second
+	keepaliveTimeout = 10 * time.Second
+	keepaliveMinimum = 5 * time.Second
+)
+
+// defaultMaxStreams is far above what one agent is meant for, and low enough
+// that a client in a loop cannot take all memory.
+const defaultMaxStreams = 5000
+
+// Options says what to serve.
+type Options struct {
+	// Views is where decisions come from. Required.
+	Views *latest.Map[string, topology.View]
+	// Clusters names every configured cluster. Until each is decided or held,
+	// nothing is answered, since a list without its listeners would delete them.
+	// It is called whenever a decision is published. Nil: those in Views, of
+	// which there must be one.
+	Clusters func() []string
+	// Settings of the resources. Standing is the server's own to set.
+	Settings resources.Settings
+	// Now reads the clocks. Nil: the system's.
+	Now topology.Ticker
+	// Logger; nil discards.
+	Logger *slog.Logger
+	// MaxStreams bounds the open streams; more are refused. Zero: 5,000.
+	MaxStreams int
+	// TLS serves encrypted, with what the configuration demands of clients. Nil:
+	// in the clear, for Envoys on the same host.
+	TLS *tls.Config
+}
+
+// Server serves Envoys. Make one with New.
+type Server struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	o         Options
+	log       *slog.Logger
+	store     *store
+	ledger    ledger
+	publisher *publisher
+}
+
+// New prepares a server; it serves once Run is called.
+func New(o Options) *Server {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = topology.NewTicker(time.Now)
+	}
+	if o.MaxStreams == 0 {
+		o.MaxStreams = defaultMaxStreams
+	}
+	if o.Clusters == nil {
+		o.Clusters = o.Views.Keys
+	}
+	s := &Server{o: o, log: o.Logger, store: newStore()}
+	s.publisher = newPublisher(o, s.store)
+	return s
+}
+
+// Run serves on ln until ctx ends, and closes ln. Envoys keep their
+// configuration and all sessions when it returns. It returns nil at the end of
+// ctx, else why the listener failed. It may be called once.
+func (s *Server) Run(ctx context.Context, ln net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g := grpc.NewServer(s.grpcOptions()...)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, s)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { s.publisher.run(ctx) })
+	wg.Go(func() {
+		<-ctx.Done()
+		g.Stop()
+	})
+	err := g.Serve(ln)
+	if ctx.Err() != nil || errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return fmt.Errorf("serving Envoys on %s: %w; Envoys keep what they have", ln.Addr(), err)
+}
+
+func (s *Server) grpcOptions() []grpc.ServerOption {
+	all := []grpc.ServerOption{
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+	}
+	if s.o.TLS != nil {
+		all = append(all, grpc.Creds(credentials.NewTLS(s.o.TLS)))
+	}
+	return all
+}
+
+// DeltaAggregatedResources serves one delta stream.
+func (s *Server) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	st, err := s.accept(g.Context(), "delta")
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	return deltav3.NewServer(g.Context(), st, st, named()).DeltaStreamHandler(g, resourcev3.AnyType)
+}
+
+// StreamAggregatedResources serves one state-of-the-world stream.
+func (s *Server) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	st, err := s.accept(g.Context(), "sotw")
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	return sotwv3.NewServer(g.Context(), st, st, sotwv3.WithOrderedADS(), named()).StreamHandler(g, resourcev3.AnyType)
+}
+
+// named makes a request for endpoints without names mean none, not all: that is
+// what a client sends whose last cluster went away.
+func named() config.XDSOption {
+	return config.DeactivateLegacyWildcardForTypes([]string{resourcev3.EndpointType})
+}
+
+// accept registers a stream, unless there are too many.
+func (s *Server) accept(ctx context.Context, protocol string) (*stream, error) {
+	from := ""
+	if p, ok := peer.FromContext(ctx); ok {
+		from = p.Addr.String()
+	}
+	st := &stream{store: s.store, log: s.log, notes: newNotes(&s.ledger, s.o.Now, protocol, from)}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	if len(s.store.streams) >= s.o.MaxStreams {
+		return nil, status.Errorf(codes.ResourceExhausted,
+			"this agent serves %d streams and takes no more; try another agent", s.o.MaxStreams)
+	}
+	s.store.streams[st] = struct{}{}
+	return st, nil
+}

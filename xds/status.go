@@ -1,0 +1,193 @@
+package xds
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Status is what the server does at one moment.
+type Status struct {
+	// Answering is false while answers are withheld; Waiting then names the
+	// clusters of which nothing is known yet.
+	Answering bool     `json:"answering"`
+	Waiting   []string `json:"waiting,omitempty"`
+	// Refused counts refusals of all streams since the start, by type: CDS, EDS, LDS.
+	Refused map[string]uint64 `json:"refused"`
+	// Streams are the open streams, by node and age.
+	Streams []StreamStatus `json:"streams"`
+}
+
+// Nodes counts the open streams of each node.
+func (s Status) Nodes() map[string]int {
+	nodes := make(map[string]int)
+	for _, st := range s.Streams {
+		nodes[st.Node]++
+	}
+	return nodes
+}
+
+// StreamStatus is one client's stream.
+type StreamStatus struct {
+	Node     string       `json:"node"` // the id it claims; "" before its first request
+	Cluster  string       `json:"cluster"`
+	Peer     string       `json:"peer"` // where it comes from
+	Protocol string       `json:"protocol"`
+	Since    time.Time    `json:"since"`
+	Types    []TypeStatus `json:"types"` // those it asked for, in the order CDS, EDS, LDS
+}
+
+// TypeStatus is what one stream was sent of one type. A time is zero for never.
+type TypeStatus struct {
+	Type      string    `json:"type"`
+	Sent      uint64    `json:"sent"`      // answers
+	Resources uint64    `json:"resources"` // in all answers
+	SentAt    time.Time `json:"sent_at"`
+	Acked     uint64    `json:"acked"`
+	AckedAt   time.Time `json:"acked_at"`
+	Refused   uint64    `json:"refused"`
+	RefusedAt time.Time `json:"refused_at"`
+	Refusal   string    `json:"refusal,omitempty"` // the client's text, of the last refusal
+}
+
+// ledger counts what concerns all streams, and remembers which refusals were
+// logged.
+type ledger struct {
+	mu      sync.Mutex // guards what follows
+	refused [kinds]uint64
+	logged  map[refusal]struct{}
+}
+
+// refusal identifies what is logged once.
+type refusal struct {
+	node string
+	kind kind
+	text string
+}
+
+// loggedMax bounds the memory of refusals; a client chooses the text.
+const loggedMax = 1000
+
+// record counts a refusal and reports whether it is a new one.
+func (l *ledger) record(r refusal) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused[r.kind]++
+	if _, old := l.logged[r]; old {
+		return false
+	}
+	if l.logged == nil || len(l.logged) >= loggedMax {
+		l.logged = make(map[refusal]struct{})
+	}
+	l.logged[r] = struct{}{}
+	return true
+}
+
+func (l *ledger) counts() map[string]uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	counts := make(map[string]uint64, kinds)
+	for k := range kinds {
+		counts[k.String()] = l.refused[k]
+	}
+	return counts
+}
+
+// notes is the record of one stream.
+type notes struct {
+	now    topology.Ticker
+	ledger *ledger
+
+	mu     sync.Mutex // guards what follows
+	named  bool
+	stream StreamStatus
+	types  [kinds]TypeStatus
+}
+
+func newNotes(l *ledger, now topology.Ticker, protocol, peer string) *notes {
+	return &notes{now: now, ledger: l, stream: StreamStatus{Protocol: protocol, Peer: peer, Since: now().Wall}}
+}
+
+// identify keeps the node of the first request, and reports whether it is that.
+func (n *notes) identify(node *corev3.Node) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.named || node == nil {
+		return false
+	}
+	n.named, n.stream.Node, n.stream.Cluster = true, node.GetId(), node.GetCluster()
+	return true
+}
+
+func (n *notes) node() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stream.Node
+}
+
+func (n *notes) asked(url string) { n.with(url, func(*TypeStatus) {}) }
+
+func (n *notes) sent(url string, resources int) {
+	n.with(url, func(t *TypeStatus) {
+		t.Sent, t.SentAt = t.Sent+1, n.now().Wall
+		t.Resources += uint64(resources) //nolint:gosec // a length
+	})
+}
+
+func (n *notes) acked(url string) {
+	n.with(url, func(t *TypeStatus) { t.Acked, t.AckedAt = t.Acked+1, n.now().Wall })
+}
+
+// nacked notes a refusal and reports whether its text is new from this node.
+func (n *notes) nacked(url, text string) (news bool) {
+	n.with(url, func(t *TypeStatus) { t.Refused, t.RefusedAt, t.Refusal = t.Refused+1, n.now().Wall, text })
+	k, served := kindOf(url)
+	return served && n.ledger.record(refusal{n.node(), k, text})
+}
+
+func (n *notes) with(url string, f func(*TypeStatus)) {
+	k, served := kindOf(url)
+	if !served {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.types[k].Type = k.String()
+	f(&n.types[k])
+}
+
+func (n *notes) status() StreamStatus {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	st := n.stream
+	for _, t := range n.types {
+		if t.Type != "" {
+			st.Types = append(st.Types, t)
+		}
+	}
+	return st
+}
+
+// Status tells what the server does now.
+func (s *Server) Status() Status {
+	st := Status{Refused: s.ledger.counts(), Waiting: s.publisher.waitingFor()}
+	s.store.mu.Lock()
+	st.Answering = s.store.open
+	all := make([]*notes, 0, len(s.store.streams))
+	for stream := range s.store.streams {
+		all = append(all, stream.notes)
+	}
+	s.store.mu.Unlock()
+	for _, n := range all {
+		st.Streams = append(st.Streams, n.status())
+	}
+	slices.SortFunc(st.Streams, func(a, b StreamStatus) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), a.Since.Compare(b.Since))
+	})
+	return st
+}

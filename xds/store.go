@@ -1,0 +1,198 @@
+package xds
+
+import (
+	"fmt"
+	"sync"
+)
+
+// store is what is served, and who asked for it. A change costs what its own
+// cluster and those who asked for its names cost, whatever else is stored.
+type store struct {
+	mu      sync.Mutex // guards everything below, and the fields of streams where they say so
+	open    bool       // answers are given
+	tables  [kinds]table
+	current map[string]*encoded // by cluster
+	streams map[*stream]struct{}
+}
+
+func newStore() *store {
+	s := &store{current: make(map[string]*encoded), streams: make(map[*stream]struct{})}
+	for k := range s.tables {
+		s.tables[k] = newTable(kind(k))
+	}
+	return s
+}
+
+// apply replaces the resources of one cluster; nil removes them. Additions go
+// cluster, endpoints, listener; removals listener, cluster, endpoints, so that
+// nothing ever refers to what is not there.
+func (s *store) apply(cluster string, next *encoded) (changed int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.current[cluster]
+	if old == nil {
+		old = new(encoded)
+	}
+	if next == nil {
+		delete(s.current, cluster)
+		next = new(encoded)
+	} else {
+		s.current[cluster] = next
+	}
+	var gone [kinds][]string
+	for k := range kinds {
+		put, lost := difference(old[k], next[k])
+		gone[k] = lost
+		changed += len(put) + len(lost)
+		s.change(k, put, nil)
+	}
+	for _, k := range []kind{kindListener, kindCluster, kindEndpoint} {
+		s.change(k, nil, gone[k])
+	}
+	return changed
+}
+
+// change stores resources of one kind and sends them to whoever waits.
+func (s *store) change(k kind, put []*resource, gone []string) {
+	t := &s.tables[k]
+	var due []*subscription
+	for _, r := range put {
+		t.put(r)
+		due = t.mark(r.name, due)
+	}
+	for _, name := range gone {
+		t.remove(name)
+		due = t.mark(name, due)
+	}
+	for _, u := range due {
+		u.stream.flush(k)
+	}
+}
+
+// start begins to answer, in the order of kinds on every stream.
+func (s *store) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = true
+	for st := range s.streams {
+		st.flushAll()
+	}
+}
+
+func difference(old, next map[string]*resource) (put []*resource, gone []string) {
+	for name, r := range next {
+		if o := old[name]; o == nil || o.version != r.version {
+			put = append(put, r)
+		}
+	}
+	for name := range old {
+		if next[name] == nil {
+			gone = append(gone, name)
+		}
+	}
+	return put, gone
+}
+
+// table is the resources of one kind and an index of who asked for what.
+type table struct {
+	kind      kind
+	resources map[string]*resource
+	sum       uint64 // of all resources, in no order
+	// current is the resource of each pool, whatever the hash in its name.
+	current map[string]*resource
+	asked   map[string]map[*subscription]struct{} // by name
+	names   map[string]map[string]struct{}        // names asked for, by pool
+	all     map[*subscription]struct{}            // wildcards
+}
+
+func newTable(k kind) table {
+	return table{
+		kind:      k,
+		resources: make(map[string]*resource),
+		current:   make(map[string]*resource),
+		asked:     make(map[string]map[*subscription]struct{}),
+		names:     make(map[string]map[string]struct{}),
+		all:       make(map[*subscription]struct{}),
+	}
+}
+
+// version of the whole kind: the same on every agent that serves the same.
+func (t *table) version() string { return fmt.Sprintf("%016x", t.sum) }
+
+func (t *table) put(r *resource) {
+	if old := t.resources[r.name]; old != nil {
+		t.sum ^= old.sum
+	}
+	t.sum ^= r.sum
+	t.resources[r.name] = r
+	t.current[poolOf(r.name)] = r
+}
+
+func (t *table) remove(name string) {
+	old := t.resources[name]
+	if old == nil {
+		return
+	}
+	t.sum ^= old.sum
+	delete(t.resources, name)
+	if t.current[poolOf(name)] == old {
+		delete(t.current, poolOf(name))
+	}
+}
+
+// find returns a resource, nil when there is none. Endpoints are always found:
+// under another hash of a known pool they are the pool's, else they are empty,
+// since Envoy takes a missing assignment for "no news" and warms for ever.
+func (t *table) find(name string) (*resource, error) {
+	if r := t.resources[name]; r != nil || t.kind != kindEndpoint {
+		return r, nil
+	}
+	return renamed(t.current[poolOf(name)], name)
+}
+
+// mark tells everybody concerned that a name changed. It appends to due those
+// who had nothing to be sent before.
+func (t *table) mark(name string, due []*subscription) []*subscription {
+	for u := range t.all {
+		if u.stream.sees(name) {
+			due = u.mark(name, due)
+		}
+	}
+	if t.kind != kindEndpoint {
+		for u := range t.asked[name] {
+			due = u.mark(name, due)
+		}
+		return due
+	}
+	for other := range t.names[poolOf(name)] {
+		for u := range t.asked[other] {
+			due = u.mark(other, due)
+		}
+	}
+	return due
+}
+
+func (t *table) ask(name string, u *subscription) {
+	if t.asked[name] == nil {
+		t.asked[name] = make(map[*subscription]struct{})
+		pool := poolOf(name)
+		if t.names[pool] == nil {
+			t.names[pool] = make(map[string]struct{})
+		}
+		t.names[pool][name] = struct{}{}
+	}
+	t.asked[name][u] = struct{}{}
+}
+
+func (t *table) unask(name string, u *subscription) {
+	delete(t.asked[name], u)
+	if len(t.asked[name]) > 0 {
+		return
+	}
+	delete(t.asked, name)
+	pool := poolOf(name)
+	delete(t.names[pool], name)
+	if len(t.names[pool]) == 0 {
+		delete(t.names, pool)
+	}
+}

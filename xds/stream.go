@@ -1,0 +1,256 @@
+package xds
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+)
+
+// stream is one client's stream. It stands behind a protocol server of the
+// library that serves this stream alone, as its cache and as its callbacks, so
+// every call is known to come from this client.
+type stream struct {
+	store *store
+	log   *slog.Logger
+	notes *notes
+	// Guarded by the store's mutex:
+	subs [kinds]*subscription
+	// only holds the clusters that the client's node metadata names; nil: all.
+	only map[string]struct{}
+}
+
+// sees reports whether a wildcard of this client covers a resource.
+func (s *stream) sees(name string) bool {
+	if s.only == nil {
+		return true
+	}
+	_, ok := s.only[clusterOf(name)]
+	return ok
+}
+
+// flush answers for one kind if the client waits for it and something is due.
+// The store's mutex is held.
+func (s *stream) flush(k kind) {
+	u := s.subs[k]
+	if u == nil || u.waiting == nil || !s.store.open || s.behind(k) {
+		return
+	}
+	if len(u.dirty) == 0 && !u.owed {
+		return
+	}
+	if u.waiting.answer(u, &s.store.tables[k]) {
+		u.waiting = nil
+	}
+	u.settle()
+}
+
+func (s *stream) flushAll() {
+	for k := range kinds {
+		s.flush(k)
+	}
+}
+
+// behind holds listeners back while clusters or endpoints of this stream wait
+// for an acknowledgement: a listener that changed hands cuts its sessions, and
+// whoever returns at once must find the new writer, not the old one.
+func (s *stream) behind(k kind) bool {
+	if k != kindListener {
+		return false
+	}
+	for _, ahead := range []kind{kindCluster, kindEndpoint} {
+		if u := s.subs[ahead]; u != nil && (len(u.dirty) > 0 || u.unsent != nil) {
+			return true
+		}
+	}
+	return false
+}
+
+// CreateDeltaWatch takes a delta request: a subscription, an acknowledgement or
+// a refusal. A kind that we do not serve is parked for ever, since an error
+// would end the whole stream.
+func (s *stream) CreateDeltaWatch(req *cachev3.DeltaRequest, sub cachev3.Subscription, out chan cachev3.DeltaResponse) (func(), error) {
+	k, served := kindOf(req.GetTypeUrl())
+	if !served {
+		return func() {}, nil
+	}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	t := &s.store.tables[k]
+	u, first := s.subscription(k)
+	u.names = sub.SubscribedResources()
+	if first {
+		u.known.versions = maps.Clone(sub.ReturnedResources())
+	}
+	u.setAll(t, sub.IsWildcard())
+	if first && u.all {
+		for name := range u.known.versions { // those that are gone must be told
+			u.dirty[name] = struct{}{}
+		}
+	}
+	for _, name := range req.GetResourceNamesUnsubscribe() {
+		if name != "*" {
+			u.drop(t, name)
+		}
+	}
+	for _, name := range req.GetResourceNamesSubscribe() {
+		if _, in := u.names[name]; in {
+			u.add(t, name)
+		}
+	}
+	return s.wait(k, deltaRequest{req, out}), nil
+}
+
+// CreateWatch takes a state-of-the-world request; see CreateDeltaWatch.
+func (s *stream) CreateWatch(req *cachev3.Request, sub cachev3.Subscription, out chan cachev3.Response) (func(), error) {
+	k, served := kindOf(req.GetTypeUrl())
+	if !served {
+		return func() {}, nil
+	}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	t := &s.store.tables[k]
+	u, first := s.subscription(k)
+	if first {
+		u.owed, u.known.version = true, req.GetVersionInfo()
+	}
+	for _, name := range u.unsent { // dropped: overtaken by this request
+		u.dirty[name] = struct{}{}
+	}
+	u.unsent = nil
+	old, names := u.names, sub.SubscribedResources()
+	u.names = names
+	u.setAll(t, sub.IsWildcard())
+	for name := range old {
+		if _, in := names[name]; !in {
+			t.unask(name, u)
+			delete(u.dirty, name)
+		}
+	}
+	for name := range names {
+		if _, in := old[name]; !in {
+			u.add(t, name)
+		}
+	}
+	return s.wait(k, sotwRequest{req, out}), nil
+}
+
+func (s *stream) subscription(k kind) (u *subscription, first bool) {
+	if s.subs[k] == nil {
+		s.subs[k], first = newSubscription(s, k), true
+	}
+	return s.subs[k], first
+}
+
+// wait answers a request now or keeps it. What it sends may set free a listener
+// that was held back. The function returned forgets the request.
+func (s *stream) wait(k kind, a answerer) func() {
+	u := s.subs[k]
+	u.waiting = a
+	s.flush(k)
+	s.flush(kindListener)
+	return func() {
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		u.waiting = nil
+	}
+}
+
+// sent notes that a state-of-the-world answer is on the wire.
+func (s *stream) sent(url string) {
+	k, served := kindOf(url)
+	if !served {
+		return
+	}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	if u := s.subs[k]; u != nil {
+		u.unsent = nil
+	}
+	s.flush(kindListener)
+}
+
+// identify reads who the client is from its first request.
+func (s *stream) identify(n *corev3.Node) {
+	if !s.notes.identify(n) {
+		return
+	}
+	list := n.GetMetadata().GetFields()["pg"].GetStructValue().GetFields()["clusters"].GetListValue().GetValues()
+	if len(list) == 0 {
+		return
+	}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.only = make(map[string]struct{}, len(list))
+	for _, v := range list {
+		s.only[v.GetStringValue()] = struct{}{}
+	}
+}
+
+func (s *stream) close() {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	delete(s.store.streams, s)
+	for k, u := range s.subs {
+		if u != nil {
+			u.close(&s.store.tables[k])
+		}
+	}
+}
+
+// The library's callbacks. It makes them on the stream's own goroutine, before
+// it looks at a request and before it sends an answer.
+
+// OnStreamOpen implements the library's callbacks.
+func (s *stream) OnStreamOpen(context.Context, int64, string) error { return nil }
+
+// OnStreamClosed implements the library's callbacks.
+func (s *stream) OnStreamClosed(int64, *corev3.Node) {}
+
+// OnStreamRequest notes acknowledgements and refusals.
+func (s *stream) OnStreamRequest(_ int64, r *discoveryv3.DiscoveryRequest) error {
+	s.identify(r.GetNode())
+	s.received(r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail() != nil, r.GetErrorDetail().GetMessage())
+	return nil
+}
+
+// OnStreamResponse notes what was sent.
+func (s *stream) OnStreamResponse(_ context.Context, _ int64, _ *discoveryv3.DiscoveryRequest, r *discoveryv3.DiscoveryResponse) {
+	s.notes.sent(r.GetTypeUrl(), len(r.GetResources()))
+	s.sent(r.GetTypeUrl())
+}
+
+// OnDeltaStreamOpen implements the library's callbacks.
+func (s *stream) OnDeltaStreamOpen(context.Context, int64, string) error { return nil }
+
+// OnDeltaStreamClosed implements the library's callbacks.
+func (s *stream) OnDeltaStreamClosed(int64, *corev3.Node) {}
+
+// OnStreamDeltaRequest notes acknowledgements and refusals.
+func (s *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
+	s.identify(r.GetNode())
+	s.received(r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail() != nil, r.GetErrorDetail().GetMessage())
+	return nil
+}
+
+// OnStreamDeltaResponse notes what was sent.
+func (s *stream) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse) {
+	s.notes.sent(r.GetTypeUrl(), len(r.GetResources()))
+}
+
+// received notes an acknowledgement or a refusal. A refusal is logged once for
+// its text; nothing is sent again before its content changed.
+func (s *stream) received(url, nonce string, refused bool, text string) {
+	switch {
+	case nonce == "":
+		s.notes.asked(url)
+	case !refused:
+		s.notes.acked(url)
+	case s.notes.nacked(url, text):
+		s.log.Warn("Envoy refused a resource and keeps what it had until that resource changes",
+			"node", s.notes.node(), "type", url, "error", text)
+	}
+}
