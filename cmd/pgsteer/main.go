@@ -1,0 +1,100 @@
+// Command pgsteer steers connections to the right PostgreSQL node. Every
+// subcommand is thin: it turns flags into options and calls a package.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// cli is the command line.
+type cli struct {
+	Run            runCmd       `cmd:"" help:"Run the agent: watch, decide, and tell the balancers."`
+	Validate       validateCmd  `cmd:"" help:"Read a configuration and print every fault with file:line:column."`
+	Status         statusCmd    `cmd:"" help:"Show what the running agent has decided."`
+	Explain        explainCmd   `cmd:"" help:"Show why a node has its verdict, by which evidence, and what would change it."`
+	Render         renderCmd    `cmd:"" help:"Print the files that the configuration's templates give for the running agent's nodes."`
+	EnvoyBootstrap bootstrapCmd `cmd:"" name:"envoy-bootstrap" help:"Print a bootstrap file for an Envoy that subscribes to this agent."`
+	Demo           demoCmd      `cmd:"" help:"Three real PostgreSQL nodes behind a real HAProxy on loopback: a switchover, a crash and a frozen primary, in about a minute."`
+	Version        versionCmd   `cmd:"" help:"Print the version."`
+}
+
+// streams are what subcommands write to.
+type streams struct {
+	out, err io.Writer
+}
+
+func main() { os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr})) }
+
+// run is the whole program but for the process's exit; tests call it.
+func run(args []string, std streams) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	code := -1
+	parser, err := kong.New(&cli{}, kong.Name("pgsteer"),
+		kong.Description("Steers connections to the right PostgreSQL node."),
+		kong.UsageOnError(), kong.Writers(std.out, std.err), kong.Exit(func(c int) { code = c }),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(std))
+	if err != nil {
+		fmt.Fprintln(std.err, "pgsteer:", err)
+		return 2
+	}
+	k, err := parser.Parse(args)
+	if code >= 0 { // --help
+		return code
+	}
+	if err != nil {
+		fmt.Fprintf(std.err, "pgsteer: %v\nTry pgsteer --help.\n", err)
+		return 2
+	}
+	err = k.Run()
+	var exit exitCode
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return int(exit)
+	}
+	fmt.Fprintln(std.err, "pgsteer:", err)
+	return 1
+}
+
+// exitCode ends the program with a code that means something, such as "there
+// are differences", and no error text.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+type versionCmd struct{}
+
+// Run prints the version.
+func (versionCmd) Run(std streams) error {
+	_, err := fmt.Fprintln(std.out, "pgsteer", version())
+	return err
+}
+
+// version is the module's version, or the commit of a build from a checkout.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	if v == "" {
+		v = "(devel)"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 && v == "(devel)" {
+			v = s.Value[:12]
+		}
+	}
+	return v
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package lab
+
+import "syscall"
+
+func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
