@@ -150,7 +150,7 @@ func (w *watch) start(ctx context.Context, n topology.Node) *probe {
 	pg := w.cluster.Postgres
 	prober, err := postgres.New(postgres.Options{
 		Cluster: w.cluster.Name, Node: n.Name, Address: n.Address,
-		User: pg.User, Database: pg.Database, Password: passwordFrom(pg), TLS: w.tls,
+		User: pg.User, Database: pg.Database, Password: passwordFrom(pg), TLS: w.tls, PlainToo: pg.SSLMode == config.SSLPrefer,
 		Interval: pg.Interval, QueryTimeout: pg.QueryTimeout, ConnectTimeout: pg.ConnectTimeout, LoginEvery: pg.LoginEvery,
 		Now: w.now, Logger: w.log.With("component", "postgres"),
 	})

@@ -15,9 +15,10 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"go.uber.org/goleak"
-	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -187,7 +188,7 @@ func (d *delta) ack(m *discoveryv3.DeltaDiscoveryResponse) {
 func (d *delta) nack(m *discoveryv3.DeltaDiscoveryResponse, text string) {
 	d.t.Helper()
 	d.send(&discoveryv3.DeltaDiscoveryRequest{
-		TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce(), ErrorDetail: &status.Status{Code: 3, Message: text},
+		TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce(), ErrorDetail: status.New(codes.InvalidArgument, text).Proto(),
 	})
 }
 
@@ -329,11 +330,21 @@ func (r *rig) served(t testing.TB, chain string) {
 	})
 }
 
-// asked waits until the server has read requests of n types on its one stream.
-func (r *rig) asked(t testing.TB, n int) {
+// waiting waits until the server's one stream has open requests of all types.
+func (r *rig) waiting(t testing.TB) {
 	t.Helper()
 	until(t, "the requests are read", func() bool {
-		s := r.server.Status().Streams
-		return len(s) == 1 && len(s[0].Types) == n
+		s := r.server.store
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		n := kind(0)
+		for st := range s.streams {
+			for _, u := range st.subs {
+				if u != nil && u.waiting != nil {
+					n++
+				}
+			}
+		}
+		return n == kinds
 	})
 }

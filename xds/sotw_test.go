@@ -3,10 +3,17 @@ package xds
 import (
 	"context"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/genproto/googleapis/rpc/status"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	streamv3 "github.com/envoyproxy/go-control-plane/pkg/server/stream/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/xds/resources"
 )
 
 // sotw is a client of the state-of-the-world protocol.
@@ -141,7 +148,7 @@ func TestSotwNack(t *testing.T) {
 	c.ask(kindListener)
 	m := c.next(kindListener)
 	c.send(&discoveryv3.DiscoveryRequest{
-		TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce(), ErrorDetail: &status.Status{Message: "port in use"},
+		TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce(), ErrorDetail: status.New(codes.InvalidArgument, "port in use").Proto(),
 	})
 	c.ask(kindEndpoint, "nobody/knows")
 	same(t, "endpoints", []string{"nobody/knows"}, c.texts(c.next(kindEndpoint)))
@@ -198,4 +205,51 @@ func TestSotwNames(t *testing.T) {
 	c.ack(m, "a/b@1", "main/primary@0")
 	r.set(decision("main", 2, up, down, down))
 	same(t, "endpoints", []string{"main/primary 10.0.0.1=healthy"}, c.texts(c.next(kindEndpoint)))
+}
+
+// TestSotwOvertaken: the library drops a queued answer when another request of
+// its type overtakes it; what it held is sent again, and the listener still
+// waits for it.
+func TestSotwOvertaken(t *testing.T) {
+	s := newStore()
+	apply := func(v ...topology.Verdict) {
+		set, err := resources.Build(decision("main", 1, v...), resources.Settings{Listen: listenAnywhere})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := encode(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.apply("main", e)
+	}
+	apply(up, down, down)
+	s.start()
+	st := &stream{store: s, notes: newNotes(new(ledger), topology.NewTicker(time.Now), "sotw", "")}
+	out := make(chan cachev3.Response, 10)
+	next := func() cachev3.Response { t.Helper(); return receive(t, out) }
+	watch := func(k kind, names ...string) {
+		t.Helper()
+		sub := streamv3.NewSotwSubscription(names, k.whole())
+		if _, err := st.CreateWatch(&discoveryv3.DiscoveryRequest{TypeUrl: k.url()}, sub, out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, k := range []kind{kindEndpoint, kindListener} {
+		watch(k, map[kind][]string{kindEndpoint: {"main/primary@0"}}[k]...)
+		next()
+		st.sent(k.url())
+		watch(k, map[kind][]string{kindEndpoint: {"main/primary@0"}}[k]...)
+	}
+	apply(down, up, down)
+	next() // dropped: a request for one more name overtakes it
+	watch(kindEndpoint, "main/primary@0", "main/replica@0")
+	m, err := next().GetDiscoveryResponse()
+	if err != nil || len(m.GetResources()) != 2 || len(out) > 0 {
+		t.Fatalf("%d resources were sent again and %d answers besides (%v), want both names alone", len(m.GetResources()), len(out), err)
+	}
+	st.sent(kindEndpoint.url())
+	if url := next().GetRequest().GetTypeUrl(); url != kindListener.url() {
+		t.Errorf("%s followed, want the listener", url)
+	}
 }

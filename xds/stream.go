@@ -120,7 +120,7 @@ func (s *stream) CreateWatch(req *cachev3.Request, sub cachev3.Subscription, out
 	for _, name := range u.unsent { // dropped: overtaken by this request
 		u.dirty[name] = struct{}{}
 	}
-	u.unsent = nil
+	u.owed, u.unsent = u.owed || u.unsent != nil, nil
 	old, names := u.names, sub.SubscribedResources()
 	u.names = names
 	u.setAll(t, sub.IsWildcard())

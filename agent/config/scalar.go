@@ -85,7 +85,7 @@ func (d *decoder) setScalar(p path, n *yaml.Node, v reflect.Value, kind string) 
 func (d *decoder) text(p path, n *yaml.Node, kind string) (string, error) {
 	s := n.Value
 	for _, r := range s {
-		if r < ' ' && (r != '\n' && r != '\t') || r == 0x7f {
+		if r < ' ' && (kind != kindArguments || r != '\n' && r != '\t') || r == 0x7f {
 			return "", fmt.Errorf("%q holds a control character", s)
 		}
 	}

@@ -2,10 +2,12 @@ package lab_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgsteer/pgsteer/internal/lab"
 	"github.com/pgsteer/pgsteer/internal/lab/labtest"
@@ -14,152 +16,166 @@ import (
 // TestCluster walks one cluster through all changes of roles.
 func TestCluster(t *testing.T) {
 	l := labtest.ForTest(t, lab.NeedPostgres)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	c := must(l.Cluster(ctx, lab.ClusterOptions{Settings: map[string]string{"work_mem": "1MB"}}))(t)
-
+	c := must(l.Cluster(t.Context(), lab.ClusterOptions{Settings: map[string]string{"work_mem": "1MB"}}))(t)
 	for _, step := range []struct {
 		name string
-		do   func(t *testing.T, ctx context.Context, c *lab.Cluster)
+		do   func(clusterStep)
 	}{
-		{"roles and passwords", testRoles},
-		{"switchover", testSwitchover},
-		{"failover from a frozen primary", testFrozenFailover},
-		{"kill and rejoin", testKillRejoin},
-		{"receiver and replay", testReceiver},
+		{"roles and passwords", clusterStep.roles},
+		{"switchover", clusterStep.switchover},
+		{"failover from a frozen primary", clusterStep.frozenFailover},
+		{"kill and rejoin", clusterStep.killRejoin},
+		{"receiver and replay", clusterStep.receiver},
 	} {
-		if !t.Run(step.name, func(t *testing.T) { step.do(t, ctx, c) }) {
+		if !t.Run(step.name, func(t *testing.T) { step.do(clusterStep{t, c}) }) {
 			return
 		}
 	}
 }
 
-func testRoles(t *testing.T, ctx context.Context, c *lab.Cluster) {
-	n1, n2 := c.Node("n1"), c.Node("n2")
-	if got := c.Primary(); got != n1 {
+type clusterStep struct {
+	*testing.T
+	c *lab.Cluster
+}
+
+func (t clusterStep) roles() {
+	if got := t.c.Primary(); got != t.c.Node("n1") {
 		t.Fatalf("primary is %v, want n1", got)
 	}
-	write(t, ctx, c, "")
-	for _, n := range []*lab.Node{n1, n2} {
-		if got := query[string](t, ctx, n, "SHOW work_mem"); got != "1MB" {
+	t.write("")
+	for _, n := range t.c.Nodes() {
+		if got := query[string](t, n, "SHOW work_mem"); got != "1MB" {
 			t.Errorf("%s: work_mem is %s", n.Name(), got)
+		}
+	}
+	n1 := t.c.Node("n1")
+	for dsn, ok := range map[string]bool{
+		n1.DSN(t.c.ProbeUser()): true,
+		n1.DSN(lab.AppUser):     true,
+		strings.Replace(n1.DSN(t.c.ProbeUser()), t.c.Password(t.c.ProbeUser()), "wrong", 1): false,
+	} {
+		conn, err := pgx.Connect(t.Context(), dsn)
+		if (err == nil) != ok {
+			t.Errorf("%s: %v", dsn, err)
+		}
+		if err == nil {
+			_ = conn.Close(t.Context())
 		}
 	}
 }
 
-func testSwitchover(t *testing.T, ctx context.Context, c *lab.Cluster) {
-	tl, err := c.Switchover(ctx, "n2")
+func (t clusterStep) switchover() {
+	tl, err := t.c.Switchover(t.Context(), "n2")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := c.Primary(); got != c.Node("n2") {
+	if got := t.c.Primary(); got != t.c.Node("n2") {
 		t.Fatalf("primary is %v, want n2", got)
 	}
 	if tl.OldStopped.Before(tl.OldStopping) || tl.NewWritable.Before(tl.OldStopped) || tl.Done.Before(tl.NewWritable) {
 		t.Errorf("moments are out of order: %+v", tl)
 	}
 	t.Logf("no writer for %v, all of it %v", tl.Gap(), tl.Done.Sub(tl.Started))
-	write(t, ctx, c, "")
+	t.write("")
 }
 
-func testFrozenFailover(t *testing.T, ctx context.Context, c *lab.Cluster) {
-	old := c.Node("n2")
+func (t clusterStep) frozenFailover() {
+	old := t.c.Node("n2")
 	if err := old.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if conn, err := old.Conn(short); err == nil {
 		t.Error("a frozen node answered")
-		_ = conn.Close(ctx)
+		_ = conn.Close(short)
 	}
-	if _, err := c.Failover(ctx, "n3"); err != nil {
+	if _, err := t.c.Failover(t.Context(), "n3"); err != nil {
 		t.Fatal(err)
 	}
-	write(t, ctx, c, "n2")
+	t.write("n2")
 	if err := old.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	if query[bool](t, ctx, old, "SELECT pg_is_in_recovery()") {
+	if query[bool](t, old, "SELECT pg_is_in_recovery()") {
 		t.Error("the old primary is no primary any more after Thaw")
 	}
-	if got := c.Primary(); got != c.Node("n3") {
+	if got := t.c.Primary(); got != t.c.Node("n3") {
 		t.Errorf("of two primaries %v was chosen, want n3", got)
 	}
-	if err := old.Exec(ctx, "INSERT INTO writes DEFAULT VALUES"); err != nil { // it diverges
+	if err := old.Exec(t.Context(), "INSERT INTO writes DEFAULT VALUES"); err != nil { // it diverges
 		t.Fatal(err)
 	}
-	if err := c.Rejoin(ctx, "n2"); err != nil {
+	if err := t.c.Rejoin(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
 	}
-	write(t, ctx, c, "")
+	t.write("")
 }
 
-func testKillRejoin(t *testing.T, ctx context.Context, c *lab.Cluster) {
-	if err := c.Node("n3").Kill(); err != nil {
+func (t clusterStep) killRejoin() {
+	if err := t.c.Node("n3").Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if c.Node("n3").PID() != 0 || c.Primary() != nil {
+	if t.c.Node("n3").PID() != 0 || t.c.Primary() != nil {
 		t.Fatal("n3 lives on")
 	}
-	if _, err := c.Failover(ctx, "n1"); err != nil {
+	if _, err := t.c.Failover(t.Context(), "n1"); err != nil {
 		t.Fatal(err)
 	}
-	write(t, ctx, c, "n3")
-	if err := c.Rejoin(ctx, "n3"); err != nil {
+	t.write("n3")
+	if err := t.c.Rejoin(t.Context(), "n3"); err != nil {
 		t.Fatal(err)
 	}
-	write(t, ctx, c, "")
+	t.write("")
 }
 
-func testReceiver(t *testing.T, ctx context.Context, c *lab.Cluster) {
-	n3 := c.Node("n3")
-	steps := []func(context.Context) error{n3.PauseReplay, n3.ResumeReplay, n3.StopReceiver, n3.StartReceiver}
+func (t clusterStep) receiver() {
+	n3 := t.c.Node("n3")
 	var got []bool
-	for _, f := range steps {
-		if err := f(ctx); err != nil {
+	for _, f := range []func(context.Context) error{n3.PauseReplay, n3.ResumeReplay, n3.StopReceiver, n3.StartReceiver} {
+		if err := f(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, query[bool](t, ctx, n3, "SELECT pg_is_wal_replay_paused()"),
-			query[bool](t, ctx, n3, "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver)"))
+		got = append(got, query[bool](t, n3, "SELECT pg_is_wal_replay_paused()"),
+			query[bool](t, n3, "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver)"))
 	}
 	want := []bool{true, true, false, true, false, false, false, true}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("paused, receiving after each step (-want +got):\n%s", diff)
 	}
-	write(t, ctx, c, "")
+	t.write("")
 }
 
 // write writes one row on the primary and checks that all nodes show it, without
 // the one that is named absent.
-func write(t *testing.T, ctx context.Context, c *lab.Cluster, absent string) {
+func (t clusterStep) write(absent string) {
 	t.Helper()
-	primary := c.Primary()
+	primary := t.c.Primary()
 	if primary == nil {
 		t.Fatal("there is no primary")
 	}
-	if err := primary.Exec(ctx, "INSERT INTO writes DEFAULT VALUES"); err != nil {
+	if err := primary.Exec(t.Context(), "INSERT INTO writes DEFAULT VALUES"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.WaitStreaming(ctx); err != nil {
+	if err := t.c.WaitStreaming(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := query[int64](t, ctx, primary, "SELECT max(id) FROM writes")
-	for _, n := range c.Nodes() {
+	want := query[int64](t, primary, "SELECT max(id) FROM writes")
+	for _, n := range t.c.Nodes() {
 		if n.Name() == absent {
 			continue
 		}
-		if got := query[int64](t, ctx, n, "SELECT max(id) FROM writes"); got != want {
+		if got := query[int64](t, n, "SELECT max(id) FROM writes"); got != want {
 			t.Errorf("%s shows row %d, want %d", n.Name(), got, want)
 		}
 	}
 }
 
-func query[T any](t *testing.T, ctx context.Context, n *lab.Node, sql string) (v T) {
+func query[T any](t clusterStep, n *lab.Node, sql string) (v T) {
 	t.Helper()
-	conn := must(n.Conn(ctx))(t)
-	defer conn.Close(ctx)
-	if err := conn.QueryRow(ctx, sql).Scan(&v); err != nil {
+	conn := must(n.Conn(t.Context()))(t.T)
+	defer conn.Close(t.Context())
+	if err := conn.QueryRow(t.Context(), sql).Scan(&v); err != nil {
 		t.Fatalf("%s on %s: %v", sql, n.Name(), err)
 	}
 	return v

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 )
@@ -115,7 +116,7 @@ func (e *Envoy) Start(ctx context.Context) error {
 // withDefaults adds pairs of flag and value whose flag is not in args: Envoy
 // refuses a flag that is given twice.
 func withDefaults(args []string, pairs ...string) []string {
-	out := append([]string(nil), args...)
+	out := slices.Clone(args)
 	given := map[string]bool{}
 	for _, a := range args {
 		given[a] = true

@@ -43,7 +43,7 @@ func TestHAProxy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testReloads(t, ctx, h, config)
+	testReloads(ctx, t, h, config)
 	if err := h.Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,8 @@ func TestHAProxy(t *testing.T) {
 	}
 }
 
-func testReloads(t *testing.T, ctx context.Context, h *lab.HAProxy, config string) {
+func testReloads(ctx context.Context, t *testing.T, h *lab.HAProxy, config string) {
+	t.Helper()
 	before := must(h.Workers(ctx))(t)
 	if err := h.Reload(ctx); err != nil {
 		t.Fatal(err)

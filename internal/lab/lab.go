@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -260,13 +261,13 @@ func poll(ctx context.Context, what string, every time.Duration, f func() (bool,
 		if ok {
 			return nil
 		}
-		var fatal *fatalError
-		if errors.As(err, &fatal) {
+		if fatal, yes := errors.AsType[*fatalError](err); yes {
 			return fmt.Errorf("lab: waiting until %s: %w", what, fatal.err)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("lab: waiting until %s: %w (last answer: %v)", what, context.Cause(ctx), err)
+			err = cmp.Or(err, errors.New("not yet"))
+			return fmt.Errorf("lab: waiting until %s: %w; last answer: %w", what, context.Cause(ctx), err)
 		case <-t.C:
 		}
 	}
@@ -313,7 +314,7 @@ func startGuardian(dir string, keep bool) (*guardian, error) {
 	if keep {
 		mode = "keep"
 	}
-	cmd := exec.Command("/bin/sh", "-c", guardianScript, "pgsteer-lab-guardian", dir, mode)
+	cmd := exec.CommandContext(context.Background(), "/bin/sh", "-c", guardianScript, "pgsteer-lab-guardian", dir, mode)
 	cmd.Dir, cmd.Stdin = "/", r
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

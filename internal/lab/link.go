@@ -118,7 +118,7 @@ func (k *Link) listen() error {
 	if k.ln != nil {
 		return nil
 	}
-	ln, err := net.Listen("tcp", k.addr)
+	ln, err := listen("tcp", k.addr)
 	if err != nil {
 		return fmt.Errorf("lab: link to %s: %w", k.target, err)
 	}
@@ -147,7 +147,7 @@ func (k *Link) accept(ln net.Listener) {
 			return
 		}
 		if err != nil { // such as no file descriptors
-			time.Sleep(pollEvery)
+			<-time.After(pollEvery)
 			continue
 		}
 		k.work.Go(func() { k.serve(ln, conn.(*net.TCPConn)) })

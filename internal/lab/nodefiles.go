@@ -2,7 +2,9 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -65,7 +67,7 @@ func (n *Node) becomeStandby(primary *Node) error {
 	}
 	auto := filepath.Join(n.DataDir(), "postgresql.auto.conf")
 	b, err := os.ReadFile(auto)
-	if err != nil && !os.IsNotExist(err) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("lab: node %s: %w", n.name, err)
 	}
 	// Of several lines with the same name the last one counts.

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -28,7 +29,7 @@ func (l *Lab) FreePort() (int, error) {
 	for range 2000 {
 		port := firstPort + rand.IntN(last-firstPort+1)
 		// An abstract socket is a lock that the kernel drops when we die.
-		lock, err := net.Listen("unix", "@pgsteer-lab-port-"+strconv.Itoa(port))
+		lock, err := listen("unix", "@pgsteer-lab-port-"+strconv.Itoa(port))
 		if err != nil {
 			continue
 		}
@@ -63,10 +64,15 @@ func (l *Lab) freePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
+// listen is net.Listen; it never waits.
+func listen(network, addr string) (net.Listener, error) {
+	return (&net.ListenConfig{}).Listen(context.Background(), network, addr)
+}
+
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 func free(port int) bool {
-	ln, err := net.Listen("tcp", loopback(port))
+	ln, err := listen("tcp", loopback(port))
 	if err != nil {
 		return false
 	}

@@ -32,7 +32,6 @@ type process struct {
 	cmd    *exec.Cmd
 	log    string
 	done   chan struct{}
-	err    error // how it ended; valid once done is closed
 	frozen atomic.Bool
 }
 
@@ -63,7 +62,7 @@ func (l *Lab) startOnThread(cmd *exec.Cmd) error {
 
 // command prepares s without its outputs.
 func (l *Lab) command(s spec) *exec.Cmd {
-	cmd := exec.Command(s.path, s.args...)
+	cmd := exec.CommandContext(context.Background(), s.path, s.args...)
 	cmd.Dir = s.dir
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "TMPDIR=" + os.TempDir(), "LC_ALL=C.UTF-8", "TZ=UTC",
@@ -89,7 +88,7 @@ func (l *Lab) start(s spec) (*process, error) {
 	}
 	p := &process{name: s.name, cmd: cmd, log: s.log, done: make(chan struct{})}
 	go func() {
-		p.err = cmd.Wait()
+		_ = cmd.Wait() // its state stays in cmd
 		close(p.done)
 	}()
 	l.log.Info("started", "server", s.name, "pid", p.pid())
@@ -143,7 +142,7 @@ func (p *process) died() error {
 	if p.alive() {
 		return nil
 	}
-	return &fatalError{fmt.Errorf("%s ended: %v: %s", p.name, p.err, tail(p.log, 8))}
+	return &fatalError{fmt.Errorf("%s ended: %s: %s", p.name, p.cmd.ProcessState, tail(p.log, 8))}
 }
 
 // stop asks the process to end by sig and waits. If ctx ends first, the process

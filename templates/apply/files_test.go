@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -116,5 +117,43 @@ func TestLeftoversAreRemoved(t *testing.T) {
 		if diff := cmp.Diff([]string{".haproxy.cfg123x"}, b.litter()); diff != "" {
 			t.Error(diff)
 		}
+	})
+}
+
+// While a reload is owed a mark says so, and a run that finds it puts back what
+// the run before knew to be good.
+func TestOwedReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.nodes("main", "n1")
+		marked := func() bool { _, err := os.Stat(beside(b.file, endPending)); return err == nil }
+		b.run.reload = func(context.Context) (string, error) {
+			if !marked() {
+				t.Error("no mark during the reload")
+			}
+			return "", nil
+		}
+		b.start()
+		b.after(time.Second)
+		if marked() {
+			t.Error("the mark stays after the reload")
+		}
+		b.stop()
+
+		b.write(text("n1", "n2")) // replaced, and then the run was killed
+		if err := os.WriteFile(beside(b.file, endPending), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.run.set(func() { b.run.reload = func(context.Context) (string, error) { return "", &ExitError{Code: 1} } })
+		b.nodes("main", "n1", "n2")
+		b.start()
+		defer b.stop()
+		b.after(time.Second)
+		b.wantFile(text("n1"))
+		b.wantState(StatePending)
+		b.run.set(func() { b.run.reload = nil })
+		b.after(time.Minute)
+		b.wantFile(text("n1", "n2"))
+		b.wantState(StateApplied)
 	})
 }

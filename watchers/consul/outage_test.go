@@ -62,12 +62,15 @@ func checkBack(t *testing.T, r *rig, ended time.Duration) {
 	t.Error("no good answer after the outage")
 }
 
-func TestPatroniOutages(t *testing.T) {
-	cases := []struct {
-		name       string
-		begin, end func(*consultest.Agent)
-		class      topology.FailureClass
-	}{
+// outage is a way in which Consul can be away, and the class it is told as.
+type outage struct {
+	name       string
+	begin, end func(*consultest.Agent)
+	class      topology.FailureClass
+}
+
+func outages() []outage {
+	return []outage{
 		{"stopped", (*consultest.Agent).Stop, (*consultest.Agent).Start, topology.FailRefused},
 		{"no leader", func(a *consultest.Agent) {
 			a.Script(func(consultest.Request) consultest.Fault {
@@ -84,7 +87,10 @@ func TestPatroniOutages(t *testing.T) {
 			a.Script(func(consultest.Request) consultest.Fault { return consultest.Fault{Filtered: true, Empty: true} })
 		}, func(a *consultest.Agent) { a.Script(nil) }, topology.FailDenied},
 	}
-	for _, c := range cases {
+}
+
+func TestPatroniOutages(t *testing.T) {
+	for _, c := range outages() {
 		t.Run(c.name, func(t *testing.T) {
 			run(t, func(t *testing.T, a *consultest.Agent, r *rig) {
 				c.begin(a)

@@ -112,6 +112,17 @@ func (b *conduct) put(key, value, session string) {
 	b.note("put %s: %v", key, done)
 }
 
+// putAfterDelay acquires a key once the lock delay of its last session is over.
+func (b *conduct) putAfterDelay(key, value, session string) {
+	b.t.Helper()
+	for before := len(b.out); ; b.out = b.out[:before] {
+		b.put(key, value, session)
+		if b.out[before] == "put "+key+": true" || b.t.Context().Err() != nil {
+			return
+		}
+	}
+}
+
 func (b *conduct) session() string {
 	b.t.Helper()
 	deadline := time.Now().Add(5 * time.Second)
@@ -156,8 +167,7 @@ func behaviour(t *testing.T, c *Client) []string {
 	}
 	b.read("x/leader", short) // gone with its session
 	b.read("x/", short)
-	<-time.After(20 * time.Millisecond) // the lock delay of the ended session
-	b.put("x/leader", "b", s2)
+	b.putAfterDelay("x/leader", "b", s2)
 	b.read("x/leader", short)
 	b.read("x/", 0)
 	return b.out

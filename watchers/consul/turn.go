@@ -201,10 +201,10 @@ func (w *Watch[T]) finish(t *trouble) {
 	switch {
 	case w.restart && t != nil: // ended by Restart: no failure
 	case t == nil:
-		w.stats.FailingSince, w.stats.LastFailureOf = 0, ""
+		w.stats.FailingSince, w.stats.FailingWith = 0, ""
 	default:
 		w.stats.Failures++
-		w.stats.LastFailureOf = t.class
+		w.stats.FailingWith = t.class
 		if w.stats.FailingSince == 0 {
 			w.stats.FailingSince = now
 		}

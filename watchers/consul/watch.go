@@ -74,19 +74,19 @@ type Result[T any] struct {
 
 // WatchStats count what a watch did.
 type WatchStats struct {
-	Requests      uint64 // questions put to Consul
-	Failures      uint64 // questions without a usable answer
-	Deliveries    uint64 // changed values handed on
-	Backwards     uint64 // answers with a lower index than before; the watch began anew
-	Unsure        uint64 // answers that may have been old
-	CrossChecks   uint64 // questions without blocking, as a check of the watch
-	Missed        uint64 // cross-checks that found a change which the watch had not told
-	EmptyRefused  uint64 // empty answers that a consistent read did not confirm
-	Restarts      uint64 // calls of Restart
-	ChangedAt     topology.Mono
-	ConfirmedAt   topology.Mono
-	FailingSince  topology.Mono // zero: the last question was answered
-	LastFailureOf topology.FailureClass
+	Requests     uint64 // questions put to Consul
+	Failures     uint64 // questions without a usable answer
+	Deliveries   uint64 // changed values handed on
+	Backwards    uint64 // answers with a lower index than before; the watch began anew
+	Unsure       uint64 // answers that may have been old
+	CrossChecks  uint64 // questions without blocking, as a check of the watch
+	Missed       uint64 // cross-checks that found a change which the watch had not told
+	EmptyRefused uint64 // empty answers that a consistent read did not confirm
+	Restarts     uint64 // calls of Restart
+	ChangedAt    topology.Mono
+	ConfirmedAt  topology.Mono
+	FailingSince topology.Mono // zero: the last question was answered
+	FailingWith  topology.FailureClass
 }
 
 // Watch keeps one blocking query going: the newest value, at most about one

@@ -146,13 +146,16 @@ func compact(words []string) []string {
 	return out
 }
 
-func TestWatchBoundsRequests(t *testing.T) {
+// storm is an answer that comes at once, again and again.
+type storm struct {
+	name   string
+	script func(consultest.Request) consultest.Fault
+	want   []string
+}
+
+func storms() []storm {
 	turn := 0
-	cases := []struct {
-		name   string
-		script func(consultest.Request) consultest.Fault
-		want   []string
-	}{
+	return []storm{
 		{"index 0 for ever", func(consultest.Request) consultest.Fault {
 			return consultest.Fault{IndexZero: true, NoBlock: true}
 		}, []string{"k=v"}},
@@ -177,7 +180,10 @@ func TestWatchBoundsRequests(t *testing.T) {
 			return consultest.Fault{Status: 400, Text: "Invalid query parameter"}
 		}, []string{"!store"}},
 	}
-	for _, c := range cases {
+}
+
+func TestWatchBoundsRequests(t *testing.T) {
+	for _, c := range storms() {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := consultest.New()

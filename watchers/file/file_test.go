@@ -124,7 +124,7 @@ func (r *rig) wrote(text string) {
 // failure is a part of its text.
 func (r *rig) want(d time.Duration, want ...string) {
 	r.t.Helper()
-	time.Sleep(d + time.Microsecond) // what is due at d comes first
+	<-time.After(d + time.Microsecond) // what is due at d comes first
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +194,7 @@ func TestAFileThatNeverRestsIsReadAtLast(t *testing.T) {
 		r.write(two)
 		for range 350 { // 31.5 s
 			r.names <- r.path
-			time.Sleep(90 * ms)
+			<-time.After(90 * ms)
 		}
 		r.want(0, "n1 n2")
 	})

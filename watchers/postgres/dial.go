@@ -34,6 +34,9 @@ func (p *Prober) config(password string, l *link) (*pgconn.Config, error) {
 		if c.TLSConfig.ServerName == "" {
 			c.TLSConfig.ServerName = p.o.Address.Host
 		}
+		if p.o.PlainToo {
+			c.Fallbacks = []*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port}}
+		}
 	}
 	c.LookupFunc = p.o.Lookup
 	c.DialFunc = l.dial

@@ -33,7 +33,7 @@ func (p *Prober) freshLogin(ctx context.Context) {
 	if f == nil {
 		p.seen(asked, topology.Probe{Kind: topology.ProbeLogin})
 		hangUp(pg)
-		p.sayLogin(topology.FailureClass(""), "")
+		p.sayLogin("", "")
 		return
 	}
 	if ctx.Err() != nil {

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -90,7 +89,7 @@ func (p *Prober) full(ctx context.Context) {
 	l.proven = true
 	p.remember(probe)
 	p.seen(asked, probe)
-	p.say("")
+	p.say("", "")
 }
 
 // interval is the time between two full probes, or two attempts at a session.
@@ -169,7 +168,7 @@ func (p *Prober) refused(asked topology.Clock, f *topology.Failure) {
 	}
 	l.lastFailure = f.Class
 	p.failed(asked, f, topology.ProbeFull)
-	p.say(f.Class, "error", f.Text)
+	p.say(f.Class, f.Text)
 }
 
 func closed(c topology.FailureClass) bool {
@@ -198,19 +197,18 @@ func (p *Prober) lose(asked topology.Clock, err error, kind topology.ProbeKind) 
 	}
 	l.nextFull, l.proven = max(l.nextFull, l.hold), false
 	p.failed(asked, f, kind)
-	p.say(f.Class, "error", f.Text)
+	p.say(f.Class, f.Text)
 }
 
 // say logs a change of the node's state, and nothing else.
-func (p *Prober) say(class topology.FailureClass, attrs ...any) {
+func (p *Prober) say(class topology.FailureClass, text string) {
 	if class == p.loop.said {
 		return
 	}
 	p.loop.said = class
-	level, message := slog.LevelInfo, "node answers"
-	if class != "" {
-		message = "node does not answer"
-		attrs = append(attrs, "class", string(class))
+	if class == "" {
+		p.o.Logger.Info("node answers")
+		return
 	}
-	p.o.Logger.Log(context.Background(), level, message, attrs...)
+	p.o.Logger.Info("node does not answer", "class", string(class), "error", text)
 }

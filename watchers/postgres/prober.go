@@ -41,6 +41,9 @@ type Options struct {
 	// TLS is used for every login; nil: none. An empty ServerName is the host of
 	// Address.
 	TLS *tls.Config
+	// PlainToo lets a login go on without TLS when the server does not offer it,
+	// or refuses the role over TLS (libpq's sslmode prefer).
+	PlainToo bool
 
 	Interval       time.Duration // between full probes; zero: 1 s
 	BurstInterval  time.Duration // between role probes in Burst; zero: 50 ms

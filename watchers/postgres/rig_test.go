@@ -73,7 +73,7 @@ func (r *rig) take(o topology.Observation) {
 
 // after lets time pass and returns what was observed since the last call.
 func (r *rig) after(d time.Duration) []topology.Observation {
-	time.Sleep(d + time.Microsecond) // what is due at d comes first
+	<-time.After(d + time.Microsecond) // what is due at d comes first
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()

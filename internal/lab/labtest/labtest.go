@@ -15,45 +15,44 @@ import (
 // (lab.NeedPostgres and so on) is missing, the test is skipped with the reason
 // and how to get it; with CI=true it fails. What the lab starts and stops is
 // logged to the test. With PGSTEER_LAB_KEEP=1 the folder stays.
-func ForTest(t testing.TB, needs ...string) *lab.Lab {
-	t.Helper()
-	Need(t, needs...)
+func ForTest(tb testing.TB, needs ...string) *lab.Lab {
+	tb.Helper()
+	Need(tb, needs...)
 	l, err := lab.New(lab.Options{
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Logger: slog.New(slog.NewTextHandler(tb.Output(), nil)),
 		Keep:   os.Getenv("PGSTEER_LAB_KEEP") == "1",
 	})
-	var missing *lab.Missing
-	if errors.As(err, &missing) {
-		absent(t, missing)
+	if missing, ok := errors.AsType[*lab.Missing](err); ok {
+		absent(tb, missing)
 	}
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() && os.Getenv("PGSTEER_LAB_KEEP") == "1" {
-			t.Logf("the lab's files are in %s", l.Dir())
+	tb.Cleanup(func() {
+		if tb.Failed() && os.Getenv("PGSTEER_LAB_KEEP") == "1" {
+			tb.Logf("the lab's files are in %s", l.Dir())
 		}
 		if err := l.Close(); err != nil {
-			t.Errorf("closing the lab: %v", err)
+			tb.Errorf("closing the lab: %v", err)
 		}
 	})
 	return l
 }
 
 // Need skips the test if a server is missing, or fails it with CI=true.
-func Need(t testing.TB, needs ...string) {
-	t.Helper()
+func Need(tb testing.TB, needs ...string) {
+	tb.Helper()
 	for _, n := range needs {
 		if err := lab.Available(n); err != nil {
-			absent(t, err)
+			absent(tb, err)
 		}
 	}
 }
 
-func absent(t testing.TB, err error) {
-	t.Helper()
+func absent(tb testing.TB, err error) {
+	tb.Helper()
 	if os.Getenv("CI") == "true" {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Skip(err)
+	tb.Skip(err)
 }
