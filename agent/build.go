@@ -244,7 +244,18 @@ func (a *Agent) buildXDS(cfg *config.Config) (*part, error) {
 			},
 		},
 	})
-	return a.served(partXDS, cfg.Listen.XDS, srv.Run, nil)
+	return a.served(partXDS, cfg.Listen.XDS, srv.Run, func() []status.Sink { return []status.Sink{xdsSink(srv.Status())} })
+}
+
+func xdsSink(s xds.Status) status.Sink {
+	sink := status.Sink{Name: partXDS, State: "ok", Counters: map[string]uint64{"streams": uint64(len(s.Streams))}}
+	if !s.Answering {
+		sink.State = "waiting"
+	}
+	for kind, n := range s.Refused {
+		sink.Counters["refused_"+strings.ToLower(kind)] = n
+	}
+	return sink
 }
 
 // served makes the part of a server and its listener.

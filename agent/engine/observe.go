@@ -60,6 +60,7 @@ func (s *State) observeProbe(o topology.Observation) {
 		return
 	}
 	n.answered(o.At.Mono)
+	s.heard(o.At.Mono)
 	if n.inRecovery != p.InRecovery || n.readOnly != p.ReadOnly {
 		s.hintAt = o.At.Mono
 	}
@@ -71,6 +72,13 @@ func (s *State) observeProbe(o topology.Observation) {
 	}
 	if s.holder.name == n.Name && (!n.writable() || s.foreign(n)) {
 		s.holder.deposed = true
+	}
+}
+
+// heard notes that we can hear at all.
+func (s *State) heard(at topology.Mono) {
+	if s.heardAt == 0 {
+		s.heardAt = at
 	}
 }
 
@@ -148,6 +156,9 @@ func (s *State) observeFailure(o topology.Observation, src *source) {
 		}
 		n.failure, n.failedAt = f, at
 		n.classify(f.Class, at)
+		if n.aliveAt == at || n.refusedTo == at {
+			s.heard(at)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ func (r *round) readPool(pool topology.Pool, writer string) (map[string][]effect
 	up, undecided := 0, false
 	var behind []*node
 	for _, n := range r.nodes {
-		e := r.returning(pool, last, n, r.replicaEffects(pool, n))
+		e := r.returning(pool, last, n, r.replicaEffects(pool, last, n))
 		out[n.Name] = r.withMaintenance(n, e)
 		switch harshest(out[n.Name]) {
 		case topology.Up:
@@ -87,12 +87,15 @@ func (r *round) readmit(pool topology.Pool, behind []*node, out map[string][]eff
 
 // replicaEffects is the read ladder for one node: the first cause, and a harsher
 // one that holds beside it.
-func (r *round) replicaEffects(pool topology.Pool, n *node) []effect {
+func (r *round) replicaEffects(pool topology.Pool, last topology.PoolVerdicts, n *node) []effect {
 	if e, ok := r.identity(n); ok {
 		return []effect{e}
 	}
 	var out []effect
 	if e, ok := r.gone(n, true); ok {
+		if v, _ := last.Verdict(n.Name); v.Verdict == topology.Down {
+			e.verdict = topology.Down // it has no sessions left to keep
+		}
 		out = append(out, e)
 	}
 	if e := r.replicaEffect(pool, n); len(out) == 0 || e.verdict > out[0].verdict {
@@ -177,7 +180,7 @@ func (r *round) returning(pool topology.Pool, last topology.PoolVerdicts, n *nod
 	if n.goodAt[pool.Name] == 0 {
 		n.goodAt[pool.Name] = r.now.Mono
 	}
-	if r.since(n.goodAt[pool.Name], r.p.ReturnAfter) {
+	if n.failingAt == 0 && r.since(n.goodAt[pool.Name], r.p.ReturnAfter) {
 		return out
 	}
 	return []effect{r.effect(v.Verdict, topology.CodeReturning, n.goodAt[pool.Name], "good again; returns soon")}

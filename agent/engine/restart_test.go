@@ -199,7 +199,8 @@ func TestFirstStart(t *testing.T) {
 			for n := range w.servers {
 				w.fails(n, topology.FailTimeout)
 			}
-		}, "a=drain/silent b=drain/silent"},
+		}, "a=undecided/no_evidence b=undecided/no_evidence"},
+		{"nobody is asked", func(w *world) { w.interval, w.tick = time.Hour, w.now.Mono.Add(time.Hour) }, "a=undecided b=undecided"},
 		{"named, silent", func(w *world) { w.fails("a", topology.FailTimeout) }, "a=drain/silent b=down/wrong_role"},
 		{"not named, silent", func(w *world) { w.moveLeader("b", 5); w.fails("a", topology.FailTimeout) }, "a=down/silent b=down/promoting"},
 		{"named, no slot", func(w *world) { w.fails("a", topology.FailSlots) }, "a=undecided/role_unknown"},

@@ -53,6 +53,9 @@ func Decide(p topology.Policy, now topology.Clock, s *State, m topology.Maintena
 	next := r.compose(writer)
 	d := r.demand()
 	s.planned = r.wake
+	for _, n := range r.nodes {
+		n.refusedFor = 0
+	}
 	return r.keepOrReplace(next), d, r.wake
 }
 

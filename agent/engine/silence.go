@@ -15,7 +15,7 @@ func (r *round) lastWord(n *node) topology.Mono {
 		return r.now.Mono
 	}
 	return max(n.answeredAt, n.aliveAt, n.wordAt, r.heardBy(n), n.knownAt,
-		r.s.resumedAt, n.localAt) // times in which we could not ask, for reasons of our own
+		r.s.heardAt, r.s.resumedAt, n.localAt) // times in which we could not ask, for reasons of our own
 }
 
 // heardBy: a standby that receives from the node got a message from it. Only
@@ -36,8 +36,12 @@ func (r *round) heardBy(n *node) topology.Mono {
 
 // declareSilence marks nodes that have not answered for silent_after, and for
 // kill_after. Only an answer of the node, or a word of it from elsewhere, ends a
-// declared silence.
+// declared silence. As long as no node at all has been heard since the start,
+// the silence may as well be ours, and a start cuts nobody.
 func (r *round) declareSilence() {
+	if r.s.heardAt == 0 {
+		return
+	}
 	for _, n := range r.nodes {
 		word := r.lastWord(n)
 		patience := r.p.SilentAfter
@@ -54,10 +58,14 @@ func (r *round) declareSilence() {
 	}
 }
 
-// refused: nobody listens, confirmed by a second attempt, now or between the
-// last decision and this one.
+// refused: nobody listens, confirmed by a second attempt.
 func (r *round) refused(n *node) bool {
-	return max(n.refusedTo.Sub(n.refusedAt), n.refusedFor) >= r.p.RefusedConfirm
+	return n.refusedAt != 0 && n.refusedTo.Sub(n.refusedAt) >= r.p.RefusedConfirm
+}
+
+// wasRefused: it was so between the last decision and this one.
+func (r *round) wasRefused(n *node) bool {
+	return r.refused(n) || n.refusedFor > 0 && n.refusedFor >= r.p.RefusedConfirm
 }
 
 // writable is the node's own newest word on its role, whatever its age.
@@ -69,7 +77,7 @@ func (n *node) writable() bool {
 // in every pool. killSilent says whether silence may end sessions by itself.
 func (r *round) gone(n *node, killSilent bool) (effect, bool) {
 	switch word := r.lastWord(n); {
-	case r.refused(n):
+	case r.wasRefused(n):
 		return r.effect(topology.Down, topology.CodeRefused, n.refusedAt, "connection refused"), true
 	case n.silentAt != 0:
 		v := topology.Drain

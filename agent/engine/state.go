@@ -51,6 +51,7 @@ type State struct {
 	decided bool                     // a writer has been admitted since the start
 
 	planned   topology.Mono // when Decide asked to be woken
+	heardAt   topology.Mono // first sign of life of any node
 	resumedAt topology.Mono // end of the last time in which we could ask nobody
 	hintAt    topology.Mono // last sign that something changes
 	unsettled topology.Mono // since when the writer is in doubt; zero: settled

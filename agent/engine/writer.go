@@ -16,7 +16,6 @@ func (r *round) decideWriter() map[string][]effect {
 		up = harshest(out[n.Name]) == topology.Up
 	}
 	for _, n := range r.nodes {
-		n.refusedFor = 0
 		if n.Name == r.s.holder.name {
 			continue
 		}
@@ -47,7 +46,7 @@ func (r *round) dropHolder() {
 func (r *round) contrary(n *node) bool {
 	h := r.s.holder
 	switch {
-	case h.deposed, r.s.foreign(n), r.refused(n), r.standbyCluster():
+	case h.deposed, r.s.foreign(n), r.wasRefused(n), r.standbyCluster():
 		return true
 	case n.Address != h.address: // its sessions are at another server
 		return true

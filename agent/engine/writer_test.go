@@ -81,6 +81,13 @@ func TestContraryBetweenDecisions(t *testing.T) {
 			w.want("primary", "a=down")
 		})
 	}
+	w := settled(t, patroni)
+	w.fail("b", topology.FailRefused, topology.ProbeFull)
+	w.pass(100 * ms)
+	w.fail("b", topology.FailRefused, topology.ProbeFull)
+	w.ask("b")
+	w.want("replica", "b=down/refused")
+	w.want("replica", "b=down/returning")
 }
 
 func TestWriterEnters(t *testing.T) {

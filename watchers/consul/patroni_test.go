@@ -173,7 +173,6 @@ func TestPatroniConfirm(t *testing.T) {
 		r.wait(3 * time.Second)
 		before := len(a.Requests())
 		r.w.Confirm()
-		r.w.Confirm()
 		r.wait(0)
 		news := a.Requests()[before:]
 		if len(news) != 1 || !news[0].Consistent || !news[0].Recurse {

@@ -31,6 +31,7 @@ func TestRealPostgreSQL(t *testing.T) {
 		{"no line in the log", w.quiet},
 		{"no line in the log over TLS", w.quietTLS},
 		{"TLS that cannot be agreed", w.noTLS},
+		{"TLS where the server offers it", w.preferTLS},
 		{"one line for a wrong password", w.wrongPassword},
 		{"a session that an operator ends", w.terminated},
 		{"a server that freezes and thaws", w.frozen},

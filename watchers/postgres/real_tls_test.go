@@ -44,6 +44,44 @@ func (w *world) noTLS(t *testing.T) {
 	}
 }
 
+// preferTLS: n1 offers TLS and gets it, n2 does not and is asked without; the
+// logs of both stay empty.
+func (w *world) preferTLS(t *testing.T) {
+	for n, want := range map[*lab.Node]bool{w.n1: true, w.n2: false} {
+		o := w.options(t, n)
+		o.TLS, o.PlainToo = &tls.Config{InsecureSkipVerify: true}, true
+		var encrypted bool
+		lines := written(t, n, func() {
+			p := start(t, o)
+			defer p.stop()
+			p.until("login to "+n.Name(), func(o topology.Observation) bool { return o.Probe != nil })
+			encrypted = overTLS(t, n)
+		})
+		if encrypted != want {
+			t.Errorf("session to %s over TLS: %t, want %t", n.Name(), encrypted, want)
+		}
+		if len(lines) > 0 {
+			t.Errorf("%s logged %q", n.Name(), lines)
+		}
+	}
+}
+
+// overTLS asks the server whether the prober's session is encrypted.
+func overTLS(t *testing.T, n *lab.Node) bool {
+	t.Helper()
+	conn, err := n.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	var on bool
+	if err := conn.QueryRow(t.Context(),
+		"SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'pgsteer'").Scan(&on); err != nil {
+		t.Fatal(err)
+	}
+	return on
+}
+
 // useTLS gives a running node a certificate.
 func useTLS(t *testing.T, n *lab.Node) {
 	t.Helper()

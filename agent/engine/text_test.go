@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"pgregory.net/rapid"
+)
+
+// checkTexts holds every reason to what topology.Reason promises.
+func checkTexts(t tb, s *topology.Snapshot) {
+	t.Helper()
+	reasons := s.Alarms
+	for _, p := range s.Pools {
+		for _, n := range p.Nodes {
+			if len(n.Reasons) == 0 {
+				t.Fatalf("%s in %s has no reason\n", n.Node, p.Pool)
+			}
+			reasons = append(reasons, n.Reasons...)
+		}
+	}
+	for _, r := range reasons {
+		bad := func(c rune) bool { return c < ' ' || c > '~' || c == ',' }
+		if r.Text == "" || len(r.Text) > 80 || strings.ContainsFunc(r.Text, bad) {
+			t.Fatalf("%s: text %q is not printable, has a comma or is too long", r.Code, r.Text)
+		}
+		if r.Code.Info().Code != r.Code {
+			t.Fatalf("code %q is not in the closed list", r.Code)
+		}
+		if r.Since.IsZero() {
+			t.Fatalf("%s: no since", r.Code)
+		}
+	}
+}
+
+func TestTexts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)()
+		w.onDecide = func(s *topology.Snapshot) { checkTexts(t, s) }
+		for _, e := range drawEvents(t, 40) {
+			w.apply(e)
+		}
+	})
+}
+
+// TestTextsFromOutside: names and an operator's words are not ours.
+func TestTextsFromOutside(t *testing.T) {
+	w := settled(t, patroni)
+	w.onDecide = func(s *topology.Snapshot) { checkTexts(t, s) }
+	long := strings.Repeat("ä,\r\n%s", 30)
+	w.m.Records = []topology.MaintenanceRecord{{Node: "b", Reason: long, Since: w.now.Wall}}
+	w.run(sec)
+	w.moveLeader(long, 6)
+	w.run(time.Minute)
+	w.m.Records[0].Reason = ""
+	w.run(sec)
+}
