@@ -2,13 +2,17 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/engine"
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
+	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
 // viewLife is how long a view may be believed. Decisions turn at least once a
@@ -22,8 +26,9 @@ const confirmEvery = 500 * time.Millisecond
 type cluster struct {
 	name   string
 	policy atomic.Pointer[topology.Policy]
-	wake   chan struct{} // the policy changed
+	wake   watchers.Nudge // the policy changed
 	inbox  chan topology.Observation
+	over   chan struct{} // closed when run has ended; then the state is anybody's
 	now    topology.Ticker
 	views  *latest.Map[string, topology.View]
 	save   func(topology.Saved)
@@ -31,6 +36,7 @@ type cluster struct {
 	// watch follows the state's nodes and demands with probes.
 	watch *watch
 
+	before    *topology.Saved // what the state began with, nil for nothing
 	state     *engine.State
 	last      *topology.Snapshot
 	saved     topology.Saved
@@ -39,6 +45,7 @@ type cluster struct {
 
 // run decides until ctx ends. Ending changes nothing that was published.
 func (c *cluster) run(ctx context.Context) error {
+	defer close(c.over)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -48,7 +55,7 @@ func (c *cluster) run(ctx context.Context) error {
 		case o := <-c.inbox:
 			engine.Observe(c.state, o)
 			c.drain()
-		case <-c.wake:
+		case <-c.wake.C():
 		case <-timer.C:
 		}
 		next := c.decide(ctx)
@@ -68,11 +75,12 @@ func (c *cluster) drain() {
 	}
 }
 
-// report hands an observation to the state goroutine.
+// report hands an observation to the state goroutine, unless that has ended.
 func (c *cluster) report(ctx context.Context) func(topology.Observation) {
 	return func(o topology.Observation) {
 		select {
 		case c.inbox <- o:
+		case <-c.over:
 		case <-ctx.Done():
 		}
 	}
@@ -122,13 +130,14 @@ func (c *cluster) logChange(before, after *topology.Snapshot) {
 			c.logVerdict(before, p.Pool, n)
 		}
 	}
-	if before != nil && before.Authority.State != after.Authority.State {
-		level := slog.LevelInfo
-		if after.Authority.State == topology.AuthorityStateLost {
-			level = slog.LevelWarn
-		}
-		c.log.Log(context.Background(), level, "authority changed", "state", after.Authority.State, "was", before.Authority.State)
+	if before == nil || before.Authority.State == after.Authority.State {
+		return
 	}
+	say := c.log.Info
+	if after.Authority.State == topology.AuthorityStateLost {
+		say = c.log.Warn
+	}
+	say("authority changed", "state", after.Authority.State, "was", before.Authority.State)
 }
 
 func (c *cluster) logVerdict(before *topology.Snapshot, pool string, n topology.NodeVerdict) {
@@ -144,4 +153,72 @@ func (c *cluster) logVerdict(before *topology.Snapshot, pool string, n topology.
 	r := n.Reason()
 	c.log.Info("verdict changed", "pool", pool, "node", n.Node, "verdict", n.Verdict.String(), "was", was.Verdict.String(),
 		"reason", string(r.Code), "text", r.Text)
+}
+
+// buildCluster makes the part that watches and decides one cluster.
+func (a *Agent) buildCluster(cfg *config.Config, cl config.Cluster, client *consul.Client) (*part, error) {
+	w, err := newWatch(cl, client, a.now, a.log)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s cannot be watched: %w", cl.Name, err)
+	}
+	c := &cluster{
+		name: cl.Name, wake: watchers.NewNudge(), inbox: make(chan topology.Observation, 64), over: make(chan struct{}),
+		now: a.now, views: &a.views, save: a.store.put, log: w.log, watch: w,
+	}
+	w.report = c.report
+	policy := cfg.Policy(cl.Name)
+	c.policy.Store(&policy)
+	return &part{
+		begin: func() { a.adopt(c) },
+		run:   func(ctx context.Context) error { return runCluster(ctx, c, w) },
+	}, nil
+}
+
+// adopt gives a cluster its state: by what its predecessor in this process
+// knew, or by what an earlier process saved. Either holds and admits nobody.
+func (a *Agent) adopt(c *cluster) {
+	a.mu.Lock()
+	old := a.clusters[c.name]
+	a.mu.Unlock()
+	o := engine.Options{Cluster: c.name, NodeSources: c.watch.nodeSources(), Start: a.now()}
+	if v := a.views.Get(c.name); v != nil {
+		o.Generation = v.Snapshot.Generation
+	}
+	if old != nil {
+		o.Saved = old.handover()
+	}
+	if o.Saved == nil {
+		o.Saved = a.store.load(c.name)
+	}
+	c.before, c.state = o.Saved, engine.NewState(o)
+	a.mu.Lock()
+	a.clusters[c.name] = c
+	a.mu.Unlock()
+}
+
+// handover is what a cluster that has ended knew. One that could not be stopped
+// is still at work on it; then nil, and what it saved must do.
+func (c *cluster) handover() *topology.Saved {
+	select {
+	case <-c.over:
+		s := c.state.Save(c.now())
+		return &s
+	default:
+		return nil
+	}
+}
+
+// runCluster runs the state goroutine and the sources until ctx ends, or until
+// one of them fails.
+func runCluster(ctx context.Context, c *cluster, w *watch) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ends := make(chan error, 2)
+	go func() { ends <- w.run(ctx, c.report(ctx)) }()
+	go func() { ends <- c.run(ctx) }()
+	err := ended(ctx, <-ends)
+	cancel()
+	<-ends
+	w.wg.Wait()
+	return err
 }

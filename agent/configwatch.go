@@ -3,63 +3,44 @@ package agent
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"github.com/pgsteer/pgsteer/watchers/file"
 )
 
-const (
-	// settleConfig lets an editor finish before the file is read.
-	settleConfig = 200 * time.Millisecond
-	// pollConfig finds changes of which the system says nothing, as on some
-	// network file systems.
-	pollConfig = 30 * time.Second
-)
+// settleConfig lets an editor or a deployment finish before the file is read.
+const settleConfig = 200 * time.Millisecond
 
-// watchConfig reloads when the configuration file's contents change. The folder
-// is watched, since editors and deployments replace the file itself.
-func (a *Agent) watchConfig(ctx context.Context, path string) {
-	events := make(<-chan fsnotify.Event)
-	if w, err := fsnotify.NewWatcher(); err != nil {
-		a.log.Warn("changes of the configuration file are found by polling only", "file", path, "every", pollConfig, "err", err)
-	} else {
-		defer func() { _ = w.Close() }()
-		if err := w.Add(filepath.Dir(path)); err != nil {
-			a.log.Warn("changes of the configuration file are found by polling only", "file", path, "every", pollConfig, "err", err)
+// watchConfig reloads when the configuration file's contents have changed since
+// they were read last, and have rested. A file that is gone, for a moment or for
+// good, changes nothing.
+func (a *Agent) watchConfig(ctx context.Context) {
+	path, candidate := a.o.File, ""
+	file.Follow(ctx, file.FollowOptions{Path: path, Settle: settleConfig, Logger: a.log}, func() (settled bool) {
+		now := digest(path)
+		switch {
+		case now == "" || now == a.tried.Load():
+			candidate = ""
+			return true
+		case now != candidate:
+			candidate = now
+			return false
 		}
-		events = w.Events
-	}
-	known := digest(path)
-	settle := time.NewTimer(pollConfig)
-	defer settle.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case e, ok := <-events:
-			if ok && filepath.Base(e.Name) == filepath.Base(path) {
-				settle.Reset(settleConfig)
-			}
-			continue
-		case <-settle.C:
-			settle.Reset(pollConfig)
-		}
-		// A file that is gone for a moment, or for good, changes nothing.
-		if now := digest(path); now != nil && string(now) != string(known) {
-			known = now
-			a.log.Info("the configuration file has changed", "file", path)
-			_ = a.Reload(ctx) // it logs its own outcome
-		}
-	}
+		candidate = ""
+		a.log.Info("the configuration file has changed", "file", path)
+		_ = a.Reload(ctx) // it logs its own outcome
+		return true
+	})
 }
 
-func digest(path string) []byte {
+// digest identifies the contents of a file; "" when it cannot be read.
+func digest(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil
+		return ""
 	}
 	h := sha256.Sum256(b)
-	return h[:]
+	return hex.EncodeToString(h[:])
 }

@@ -9,7 +9,7 @@ import (
 
 // isolationEvery is how often all clusters are compared: well below the silence
 // after which a node is drained.
-const isolationEvery = 250 * time.Millisecond
+const isolationEvery = 100 * time.Millisecond
 
 // watchIsolation tells every cluster when all of them fell silent at once: then
 // the trouble is on this side, and silence takes no writer out. It needs two
@@ -17,38 +17,50 @@ const isolationEvery = 250 * time.Millisecond
 func (a *Agent) watchIsolation(ctx context.Context) {
 	tick := time.NewTicker(isolationEvery)
 	defer tick.Stop()
-	told, seq := topology.Unknown, uint64(0)
+	before, seq := false, uint64(0)
+	told := make(map[*cluster]bool) // those that count on it; also those that began after it
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now := topology.Bool(a.isolated())
-		if now == told || told == topology.Unknown && now == topology.No {
-			continue
+		now := a.isolated()
+		switch {
+		case now && !before:
+			a.log.Error("every cluster is silent; the trouble is taken to be on this side, silence takes nobody out until one answers")
+		case before && !now:
+			a.log.Info("a cluster answers again; silence counts again")
 		}
-		told = now
-		seq++
-		a.tellIsolation(ctx, now, seq)
+		before = now
+		still := make(map[*cluster]bool)
+		for _, c := range a.clustersNow() {
+			if told[c] != now {
+				seq++
+				c.report(ctx)(a.isolation(c.name, now, seq))
+			}
+			still[c] = now
+		}
+		told = still
 	}
 }
 
-func (a *Agent) tellIsolation(ctx context.Context, isolated topology.Tri, seq uint64) {
-	if isolated == topology.Yes {
-		a.log.Error("every cluster is silent; the trouble is taken to be on this side, silence takes nobody out until one answers")
-	} else {
-		a.log.Info("a cluster answers again; silence counts again")
-	}
+func (a *Agent) isolation(cluster string, isolated bool, seq uint64) topology.Observation {
 	at := a.now()
+	return topology.Observation{
+		Cluster: cluster, Source: topology.SourceID{Kind: topology.SourceLocal, Name: "isolation"}, Seq: seq,
+		AskedAt: at, At: at, Local: &topology.Local{Isolated: topology.Bool(isolated)},
+	}
+}
+
+func (a *Agent) clustersNow() []*cluster {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for name, c := range a.clusters {
-		c.report(ctx)(topology.Observation{
-			Cluster: name, Source: topology.SourceID{Kind: topology.SourceLocal, Name: "isolation"}, Seq: seq,
-			AskedAt: at, At: at, Local: &topology.Local{Isolated: isolated},
-		})
+	all := make([]*cluster, 0, len(a.clusters))
+	for _, c := range a.clusters {
+		all = append(all, c)
 	}
+	return all
 }
 
 func (a *Agent) isolated() bool {

@@ -4,66 +4,97 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
+	"syscall"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/status"
 )
 
-// stopPatience is how long a part may take to stop before the agent goes on
-// without it.
+// stopPatience is how long parts may take to stop before the agent goes on
+// without them.
 const stopPatience = 5 * time.Second
 
 // part is one thing that runs: a cluster, a listener with its server, a sink.
 // It is built (all that can fail), then started, then stopped.
 type part struct {
-	name    string
-	listen  net.Listener                // nil for a part that listens nowhere
-	address string                      // where, as configured
-	begin   func()                      // nil, or what must happen right before the start
-	run     func(context.Context) error // returns nil when the context ends, else it is a fault
-	status  func() []status.Sink        // nil, or how the part fares
+	name string
+	// made identifies what the part was made of; another value needs another part.
+	made   string
+	listen net.Listener                // nil for a part that listens nowhere
+	begin  func()                      // nil, or what must happen right before the start
+	run    func(context.Context) error // returns nil when the context ends, else it is a fault
+	status func() []status.Sink        // nil, or how the part fares
+	live   func(*config.Config)        // nil, or what takes new settings without a restart
 
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// start runs the part; failed takes the error of a part that ended by itself.
-func (p *part) start(ctx context.Context, failed chan<- error) {
-	ctx, p.cancel = context.WithCancel(ctx)
-	p.done = make(chan struct{})
-	if p.begin != nil {
-		p.begin()
+// start runs parts. One that ends by itself ends the agent: silence would be worse.
+func (a *Agent) start(ctx context.Context, parts map[string]*part) {
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		p := parts[name]
+		ctx, cancel := context.WithCancel(ctx)
+		p.cancel, p.done = cancel, make(chan struct{})
+		if p.begin != nil {
+			p.begin()
+		}
+		go func() {
+			defer close(p.done)
+			if err := ended(ctx, p.run(ctx)); err != nil {
+				select {
+				case a.failed <- fmt.Errorf("%s: %w", p.name, err):
+				default: // one fault is enough to end the agent
+				}
+			}
+		}()
 	}
-	go func() {
-		defer close(p.done)
-		err := p.run(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			err = errors.New("ended without being asked to")
-		}
-		select {
-		case failed <- fmt.Errorf("%s: %w", p.name, err):
-		default: // one fault is enough to end the agent
-		}
-	}()
 }
 
-// stop ends the part and waits for it.
-func (p *part) stop() error {
-	if p.cancel == nil {
-		p.close()
+// ended makes a fault of an end that nobody asked for.
+func ended(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
 		return nil
+	case err == nil:
+		return errors.New("ended without being asked to")
 	}
-	p.cancel()
-	select {
-	case <-p.done:
-		return nil
-	case <-time.After(stopPatience):
-		return fmt.Errorf("%s did not stop within %s", p.name, stopPatience)
+	return err
+}
+
+// stop ends parts, all at once, and waits for them.
+func stop(parts map[string]*part) error {
+	for _, p := range parts {
+		p.cancel()
 	}
+	over := make(chan struct{})
+	patience := time.AfterFunc(stopPatience, func() { close(over) })
+	defer patience.Stop()
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		select {
+		case <-parts[name].done:
+		case <-over:
+			errs = append(errs, fmt.Errorf("%s did not stop within %s", name, stopPatience))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (a *Agent) stopAll() {
+	if err := stop(a.partsNow()); err != nil {
+		a.log.Error("left behind at the end", "err", err)
+	}
+}
+
+func (a *Agent) partsNow() map[string]*part {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.parts)
 }
 
 // close frees what was built but never started.
@@ -73,26 +104,25 @@ func (p *part) close() {
 	}
 }
 
-// listen opens an address, or takes over the socket of the part that listens
-// there already, so that a reload closes no port even for a moment.
-func listen(name, address string, before *part) (net.Listener, error) {
-	if before != nil && before.listen != nil && before.address == address {
-		if tcp, ok := before.listen.(*net.TCPListener); ok {
-			f, err := tcp.File()
-			if err != nil {
-				return nil, fmt.Errorf("take over %s for %s: %w", address, name, err)
+// bind opens a part's listener. A running part may be in the way, as 127.0.0.1
+// is for every interface.
+func (a *Agent) bind(name, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err == nil {
+		return l, nil
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		for other, p := range a.parts {
+			if p.listen != nil && samePort(p.listen.Addr().String(), address) {
+				return nil, fmt.Errorf("%s cannot listen on %s: this agent's own %s listens on %s until it is restarted: %w", name, address, other, p.listen.Addr(), err)
 			}
-			defer func() { _ = f.Close() }()
-			l, err := net.FileListener(f)
-			if err != nil {
-				return nil, fmt.Errorf("take over %s for %s: %w", address, name, err)
-			}
-			return l, nil
 		}
 	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("%s cannot listen on %s: %w", name, address, err)
-	}
-	return l, nil
+	return nil, fmt.Errorf("%s cannot listen on %s: %w", name, address, err)
+}
+
+func samePort(a, b string) bool {
+	_, p, err := net.SplitHostPort(a)
+	_, q, err2 := net.SplitHostPort(b)
+	return err == nil && err2 == nil && p == q
 }

@@ -16,55 +16,105 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 )
 
 // savedVersion is the format of the saved state.
 const savedVersion = 1
 
+// retryWrite is how long a failed write waits before it is tried again.
+const retryWrite = 5 * time.Second
+
 // store keeps the saved state of clusters in a folder, a file each. Writing is
 // off the decision's path: a full or hung disk delays no decision.
 type store struct {
-	dir string
-	log *slog.Logger
+	dir   string
+	log   *slog.Logger
+	ready watchers.Nudge
 
-	mu      sync.Mutex
-	pending map[string]topology.Saved // newest per cluster, not yet written; guarded by mu
-	err     error                     // of the last write; guarded by mu
-	since   time.Time                 // guarded by mu
-	ready   chan struct{}
+	mu      sync.Mutex                            // guards everything below
+	pending map[string]topology.Saved             // newest per cluster, not yet written
+	foreign map[string]map[string]json.RawMessage // what a file holds that this version does not know
+	err     error                                 // of the last write
+	since   time.Time                             // since when err, or its absence, holds
 }
 
 func newStore(dir string, log *slog.Logger) *store {
-	return &store{dir: dir, log: log, pending: make(map[string]topology.Saved), ready: make(chan struct{}, 1)}
+	return &store{
+		dir: dir, log: log, ready: watchers.NewNudge(), since: time.Now(),
+		pending: make(map[string]topology.Saved), foreign: make(map[string]map[string]json.RawMessage),
+	}
 }
 
 func (s *store) path(cluster string) string { return filepath.Join(s.dir, "cluster-"+cluster+".json") }
 
-// load reads a cluster's saved state. A file that cannot be read as one is set
-// aside and reported; it never stops the agent.
+// load returns a cluster's saved state, nil when there is none. A file that
+// cannot be used is set aside and reported; it never stops the agent.
 func (s *store) load(cluster string) *topology.Saved {
+	s.mu.Lock()
+	newest, unwritten := s.pending[cluster]
+	s.mu.Unlock()
+	if unwritten {
+		return &newest
+	}
 	path := s.path(cluster)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	var v topology.Saved
+	var foreign map[string]json.RawMessage
 	if err == nil {
-		err = json.Unmarshal(b, &v)
-	}
-	if err == nil && (v.Version != savedVersion || v.Cluster != cluster) {
-		err = fmt.Errorf("it is of version %d for cluster %q, not of version %d for %q", v.Version, v.Cluster, savedVersion, cluster)
+		v, foreign, err = decodeSaved(b, cluster)
 	}
 	if err == nil {
+		s.mu.Lock()
+		s.foreign[cluster] = foreign
+		s.mu.Unlock()
 		return &v
 	}
 	aside := path + ".corrupt"
 	s.log.Error("saved state cannot be used, starting without it; the file is set aside", "file", path, "aside", aside, "err", err)
 	if err := os.Rename(path, aside); err != nil {
-		s.log.Error("saved state cannot be set aside", "file", path, "err", err)
+		s.log.Error("saved state cannot be set aside and will be overwritten", "file", path, "err", err)
 	}
 	return nil
+}
+
+// decodeSaved reads a state, and apart from it the keys that a newer release of
+// the same format may have added.
+func decodeSaved(b []byte, cluster string) (v topology.Saved, foreign map[string]json.RawMessage, err error) {
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, nil, err
+	}
+	if v.Version != savedVersion || v.Cluster != cluster {
+		return v, nil, fmt.Errorf("it is of version %d for cluster %q, not of version %d for %q", v.Version, v.Cluster, savedVersion, cluster)
+	}
+	if err := json.Unmarshal(b, &foreign); err != nil {
+		return v, nil, err
+	}
+	known, err := encodeSaved(topology.Saved{}, nil)
+	if err != nil {
+		return v, nil, err
+	}
+	var keys map[string]json.RawMessage
+	err = json.Unmarshal(known, &keys)
+	maps.DeleteFunc(foreign, func(k string, _ json.RawMessage) bool { _, ours := keys[k]; return ours })
+	return v, foreign, err
+}
+
+func encodeSaved(v topology.Saved, foreign map[string]json.RawMessage) ([]byte, error) {
+	ours, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	all := maps.Clone(foreign)
+	if err := json.Unmarshal(ours, &all); err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(all, "", "  ")
 }
 
 // put hands over the newest state of a cluster to be written.
@@ -72,17 +122,11 @@ func (s *store) put(v topology.Saved) {
 	s.mu.Lock()
 	s.pending[v.Cluster] = v
 	s.mu.Unlock()
-	select {
-	case s.ready <- struct{}{}:
-	default:
-	}
+	s.ready.Set()
 }
 
-// retryWrite is how long a failed write waits before it is tried again.
-const retryWrite = 5 * time.Second
-
 // run writes until ctx ends, and then what is left, once.
-func (s *store) run(ctx context.Context) error {
+func (s *store) run(ctx context.Context) {
 	for {
 		var retry <-chan time.Time
 		if !s.flush() {
@@ -91,8 +135,8 @@ func (s *store) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			s.flush()
-			return nil
-		case <-s.ready:
+			return
+		case <-s.ready.C():
 		case <-retry:
 		}
 	}
@@ -101,44 +145,51 @@ func (s *store) run(ctx context.Context) error {
 // flush writes everything pending and reports whether it could.
 func (s *store) flush() bool {
 	s.mu.Lock()
-	batch := s.pending
-	s.pending = make(map[string]topology.Saved)
+	batch := maps.Clone(s.pending)
 	s.mu.Unlock()
-	var failed error
-	for name, v := range batch {
+	var errs []error
+	for _, cluster := range slices.Sorted(maps.Keys(batch)) {
+		v := batch[cluster]
 		if err := s.write(v); err != nil {
-			failed = err
-			s.mu.Lock()
-			if _, newer := s.pending[name]; !newer {
-				s.pending[name] = v
-			}
-			s.mu.Unlock()
+			errs = append(errs, err)
+			continue
 		}
+		s.mu.Lock()
+		if s.pending[cluster].SavedAt.Equal(v.SavedAt) { // else a newer one waits
+			delete(s.pending, cluster)
+		}
+		s.mu.Unlock()
 	}
-	s.note(failed, len(batch) > 0)
-	return failed == nil
+	if len(batch) > 0 {
+		s.note(errors.Join(errs...))
+	}
+	return len(errs) == 0
 }
 
-func (s *store) note(err error, tried bool) {
+// note reports when writing begins to fail, and when it works again.
+func (s *store) note(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case err != nil && s.err == nil:
 		s.since = time.Now()
 		s.log.Error("the state cannot be written; it is tried again every few seconds, decisions go on", "folder", s.dir, "err", err)
-	case err == nil && s.err != nil && tried:
+	case err == nil && s.err != nil:
+		s.since = time.Now()
 		s.log.Info("the state is written again", "folder", s.dir)
-	case err == nil && !tried:
-		return
 	}
 	s.err = err
 }
 
-// trouble returns the error of the last write and since when writing fails.
-func (s *store) trouble() (error, time.Time) {
+// status shows the state folder among the sinks.
+func (s *store) status() status.Sink {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err, s.since
+	sink := status.Sink{Name: "state", State: status.SinkOK, Since: s.since}
+	if s.err != nil {
+		sink.State, sink.Error = status.SinkFailing, s.err.Error()
+	}
+	return sink
 }
 
 // write replaces a cluster's file atomically: temporary file in the same
@@ -147,7 +198,10 @@ func (s *store) write(v topology.Saved) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("make the state folder: %w", err)
 	}
-	b, err := json.MarshalIndent(v, "", "  ")
+	s.mu.Lock()
+	foreign := s.foreign[v.Cluster]
+	s.mu.Unlock()
+	b, err := encodeSaved(v, foreign)
 	if err != nil {
 		return fmt.Errorf("encode the state of %s: %w", v.Cluster, err)
 	}

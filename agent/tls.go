@@ -1,69 +1,96 @@
 package agent
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
+	"log/slog"
 
 	"github.com/pgsteer/pgsteer/agent/config"
 )
 
-// tlsConfig makes libpq's sslmode into a TLS configuration; nil means without.
-// The client certificate is read anew for each login, so it can be rotated.
-func tlsConfig(pg config.Postgres) (*tls.Config, error) {
+// tlsFor turns libpq's sslmode into a function that makes the TLS configuration
+// of a node by its host; nil means without TLS. Certificates are read anew for
+// each login, so they can be replaced while the agent runs.
+//
+// As in libpq, a root certificate is checked against whatever the mode: require
+// with sslrootcert is verify-ca, and prefer then goes on without TLS when the
+// server's certificate does not hold.
+func tlsFor(pg config.Postgres, log *slog.Logger) (func(host string) *tls.Config, error) {
 	if pg.SSLMode == config.SSLDisable || pg.SSLMode == config.SSLAllow {
 		return nil, nil
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	roots := func() *x509.CertPool { return nil } // the system's
 	if pg.SSLRootCert != "" {
-		pem, err := os.ReadFile(pg.SSLRootCert)
+		r, err := newRotating(log, parseRoots, pg.SSLRootCert)
 		if err != nil {
-			return nil, fmt.Errorf("read sslrootcert: %w", err)
+			return nil, fmt.Errorf("sslrootcert: %w", err)
 		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("sslrootcert %s has no certificate", pg.SSLRootCert)
-		}
+		roots = r.get
 	}
+	var own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
 	if pg.SSLCert != "" {
-		if _, err := tls.LoadX509KeyPair(pg.SSLCert, pg.SSLKey); err != nil {
-			return nil, fmt.Errorf("sslcert %s with sslkey %s: %w", pg.SSLCert, pg.SSLKey, err)
+		r, err := newRotating(log, parsePair, pg.SSLCert, pg.SSLKey)
+		if err != nil {
+			return nil, fmt.Errorf("sslcert with sslkey %s: %w", pg.SSLKey, err)
 		}
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(pg.SSLCert, pg.SSLKey)
-			return &pair, err
+		own = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return r.get(), nil }
+	}
+	chain := pg.SSLRootCert != "" || pg.SSLMode == config.SSLVerifyCA || pg.SSLMode == config.SSLVerifyFull
+	return func(host string) *tls.Config {
+		// crypto/tls cannot check a chain without a name, nor by roots that change,
+		// so it is told to check nothing and verify does.
+		c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, GetClientCertificate: own} //nolint:gosec // see above
+		if chain {
+			name := ""
+			if pg.SSLMode == config.SSLVerifyFull {
+				name = host
+			}
+			c.VerifyConnection = func(s tls.ConnectionState) error { return verify(s.PeerCertificates, roots(), name) }
 		}
-	}
-	switch pg.SSLMode {
-	case config.SSLVerifyFull:
-	case config.SSLVerifyCA:
-		c.InsecureSkipVerify = true
-		c.VerifyPeerCertificate = verifyChain(c.RootCAs)
-	default: // prefer and require encrypt without knowing whom they talk to, as in libpq
-		c.InsecureSkipVerify = true
-	}
-	return c, nil
+		return c
+	}, nil
 }
 
-// verifyChain checks the chain and leaves the host name out, as verify-ca does.
-func verifyChain(roots *x509.CertPool) func([][]byte, [][]*x509.Certificate) error {
-	return func(raw [][]byte, _ [][]*x509.Certificate) error {
-		if len(raw) == 0 {
-			return errors.New("the server sent no certificate")
-		}
-		leaf, err := x509.ParseCertificate(raw[0])
-		if err != nil {
-			return fmt.Errorf("the server's certificate: %w", err)
-		}
-		middle := x509.NewCertPool()
-		for _, b := range raw[1:] {
-			if c, err := x509.ParseCertificate(b); err == nil {
-				middle.AddCert(c)
-			}
-		}
-		_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: middle})
-		return err
+// verify checks a server's chain, and that it was issued for name unless that is
+// empty. Certificates of IP addresses are checked too, for which crypto/tls keeps
+// no ServerName in the connection's state.
+func verify(chain []*x509.Certificate, roots *x509.CertPool, name string) error {
+	if len(chain) == 0 {
+		return errors.New("the server sent no certificate")
 	}
+	middle := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		middle.AddCert(c)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{DNSName: name, Roots: roots, Intermediates: middle})
+	if err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
+	}
+	return nil
+}
+
+func parseRoots(texts [][]byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(texts[0]) {
+		return nil, errors.New("there is no certificate in it")
+	}
+	return pool, nil
+}
+
+func parsePair(texts [][]byte) (*tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(texts[0], texts[1])
+	return &pair, err
+}
+
+// parsePassword wants one line that is not empty: a file that is just being
+// written must not log anybody in without a password.
+func parsePassword(texts [][]byte) (string, error) {
+	text := string(bytes.TrimRight(texts[0], "\r\n"))
+	if text == "" {
+		return "", errors.New("it is empty")
+	}
+	return text, nil
 }

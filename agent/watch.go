@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -24,14 +23,19 @@ import (
 type watch struct {
 	cluster config.Cluster
 	now     topology.Ticker
+	base    *slog.Logger // for sources, which name the cluster themselves
 	log     *slog.Logger
 	report  func(context.Context) func(topology.Observation)
-	tls     *tls.Config
+	// tls makes the TLS configuration for a node's host; nil: without TLS.
+	tls func(host string) *tls.Config
+	// password is asked before each login; nil: there is none.
+	password func() string
 	// consul is nil unless the cluster's authority lies there.
 	consul  *consul.Watcher
 	sources map[topology.SourceID]watchers.Source
 
 	probes map[string]*probe // by node; belongs to the state goroutine
+	faults chan error        // the first source that ended by itself
 	wg     sync.WaitGroup
 }
 
@@ -43,24 +47,32 @@ type probe struct {
 }
 
 // newWatch prepares the sources; nothing is asked yet.
-func newWatch(c config.Cluster, client *consul.Client, now topology.Ticker, log *slog.Logger) (*watch, error) {
+func newWatch(c config.Cluster, client *consul.Client, now topology.Ticker, base *slog.Logger) (*watch, error) {
+	log := base.With("cluster", c.Name)
 	w := &watch{
-		cluster: c, now: now, log: log,
-		sources: make(map[topology.SourceID]watchers.Source), probes: make(map[string]*probe),
+		cluster: c, now: now, base: base, log: log,
+		sources: make(map[topology.SourceID]watchers.Source), probes: make(map[string]*probe), faults: make(chan error, 1),
 	}
 	var err error
-	if w.tls, err = tlsConfig(c.Postgres); err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
+	if w.tls, err = tlsFor(c.Postgres, log); err != nil {
+		return nil, err
+	}
+	if c.Postgres.PasswordFile != "" {
+		p, err := newRotating(log, parsePassword, c.Postgres.PasswordFile)
+		if err != nil {
+			return nil, fmt.Errorf("password of role %s: %w", c.Postgres.User, err)
+		}
+		w.password = p.get
 	}
 	if c.Authority == topology.AuthorityPatroni {
 		w.consul, err = consul.New(consul.Options{
 			Cluster: c.Name, Scope: c.Patroni.Scope, Namespace: c.Patroni.Namespace,
-			Client: client, Now: now, Logger: log.With("component", "consul"),
+			Client: client, Now: now, Logger: base.With("component", "consul"),
 		})
 		if err != nil {
-			return nil, fmt.Errorf("cluster %s: %w", c.Name, err)
+			return nil, err
 		}
-		w.sources[topology.SourceID{Kind: topology.SourceConsul, Name: c.Patroni.Scope}] = w.consul
+		w.sources[w.consul.ID()] = w.consul
 	}
 	if len(c.Nodes) > 0 {
 		if err := w.list(file.Options{Name: "config", Static: c.Nodes}); err != nil {
@@ -77,10 +89,10 @@ func newWatch(c config.Cluster, client *consul.Client, now topology.Ticker, log 
 
 // list adds a source of nodes that are written down.
 func (w *watch) list(o file.Options) error {
-	o.Cluster, o.Now, o.Logger = w.cluster.Name, w.now, w.log.With("component", "file")
+	o.Cluster, o.Now, o.Logger = w.cluster.Name, w.now, w.base.With("component", "file")
 	f, err := file.New(o)
 	if err != nil {
-		return fmt.Errorf("cluster %s: %w", w.cluster.Name, err)
+		return err
 	}
 	w.sources[topology.SourceID{Kind: topology.SourceFile, Name: o.Name}] = f
 	return nil
@@ -93,21 +105,28 @@ func (w *watch) nodeSources() []topology.SourceID {
 	})
 }
 
-// run runs the sources until ctx ends, and waits for the probers too.
+// run runs the sources until ctx ends, or until one of them ends by itself,
+// which is a fault: a source that is gone would be taken for one that is calm.
 func (w *watch) run(ctx context.Context, report func(topology.Observation)) error {
-	errs := make(chan error, len(w.sources))
 	for id, s := range w.sources {
-		w.wg.Go(func() {
-			if err := s.Run(ctx, report); err != nil {
-				errs <- fmt.Errorf("source %s of cluster %s: %w", id, w.cluster.Name, err)
-			}
-		})
+		w.wg.Go(func() { w.fault(ctx, id.String(), s.Run(ctx, report)) })
 	}
 	select {
-	case err := <-errs:
+	case err := <-w.faults:
 		return err
 	case <-ctx.Done():
 		return nil
+	}
+}
+
+// fault reports that a source has ended, unless it was asked to.
+func (w *watch) fault(ctx context.Context, source string, err error) {
+	if err = ended(ctx, err); err == nil {
+		return
+	}
+	select {
+	case w.faults <- fmt.Errorf("source %s: %w", source, err):
+	default: // one is enough
 	}
 }
 
@@ -148,11 +167,15 @@ func (w *watch) start(ctx context.Context, n topology.Node) *probe {
 		return nil
 	}
 	pg := w.cluster.Postgres
+	var tlsConfig *tls.Config
+	if w.tls != nil {
+		tlsConfig = w.tls(n.Address.Host)
+	}
 	prober, err := postgres.New(postgres.Options{
 		Cluster: w.cluster.Name, Node: n.Name, Address: n.Address,
-		User: pg.User, Database: pg.Database, Password: passwordFrom(pg), TLS: w.tls, PlainToo: pg.SSLMode == config.SSLPrefer,
+		User: pg.User, Database: pg.Database, Password: w.password, TLS: tlsConfig, PlainToo: pg.SSLMode == config.SSLPrefer,
 		Interval: pg.Interval, QueryTimeout: pg.QueryTimeout, ConnectTimeout: pg.ConnectTimeout, LoginEvery: pg.LoginEvery,
-		Now: w.now, Logger: w.log.With("component", "postgres"),
+		Now: w.now, Logger: w.base.With("component", "postgres"),
 	})
 	if err != nil {
 		// Everything it can fail on was checked with the configuration.
@@ -163,11 +186,7 @@ func (w *watch) start(ctx context.Context, n topology.Node) *probe {
 	p := &probe{address: n.Address, prober: prober, stop: cancel}
 	w.probes[n.Name] = p
 	report := w.report(ctx)
-	w.wg.Go(func() {
-		if err := prober.Run(ctx, report); err != nil {
-			w.log.Error("prober ended", "node", n.Name, "err", err)
-		}
-	})
+	w.wg.Go(func() { w.fault(ctx, string(topology.SourcePostgres)+"/"+n.Name, prober.Run(ctx, report)) })
 	return p
 }
 
@@ -175,23 +194,5 @@ func (w *watch) start(ctx context.Context, n topology.Node) *probe {
 func (w *watch) confirm() {
 	if w.consul != nil {
 		w.consul.Confirm()
-	}
-}
-
-// passwordFrom reads the password's file before each login, so that it can be
-// rotated. While the file cannot be read, the last good one serves.
-func passwordFrom(pg config.Postgres) func() string {
-	if pg.PasswordFile == "" {
-		return nil
-	}
-	var mu sync.Mutex
-	last := pg.Password.Reveal()
-	return func() string {
-		mu.Lock()
-		defer mu.Unlock()
-		if b, err := os.ReadFile(pg.PasswordFile); err == nil {
-			last = strings.TrimRight(string(b), "\r\n")
-		}
-		return last
 	}
 }

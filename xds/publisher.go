@@ -25,6 +25,7 @@ type publisher struct {
 	views    *latest.Map[string, topology.View]
 	clusters func() []string
 	settings resources.Settings
+	changed  chan resources.Settings // newer settings
 	now      topology.Ticker
 	log      *slog.Logger
 	store    *store
@@ -52,16 +53,20 @@ func newPublisher(o Options, st *store) *publisher {
 	p := &publisher{
 		views: o.Views, clusters: o.Clusters, settings: o.Settings, now: o.Now, log: o.Logger, store: st,
 		published: make(map[string]*publication), pending: make(map[string]settling),
+		changed: make(chan resources.Settings, 1),
 	}
-	p.settings.Standing = func(cluster, pool string) (string, bool) {
-		pub := p.published[cluster]
-		if pub == nil {
-			return "", false
-		}
-		w, known := pub.writers[resources.Name(cluster, pool)]
-		return w, known
-	}
+	p.settings.Standing = p.standing
 	return p
+}
+
+// standing tells who the writer of a pool is as it stands at Envoy.
+func (p *publisher) standing(cluster, pool string) (string, bool) {
+	pub := p.published[cluster]
+	if pub == nil {
+		return "", false
+	}
+	w, known := pub.writers[resources.Name(cluster, pool)]
+	return w, known
 }
 
 // run publishes until ctx ends.
@@ -82,6 +87,9 @@ func (p *publisher) run(ctx context.Context) {
 			}
 		case <-timer.C:
 			p.publishDue()
+		case p.settings = <-p.changed:
+			p.settings.Standing = p.standing
+			p.publishAnew()
 		}
 		p.begin()
 	}
@@ -127,6 +135,18 @@ func (p *publisher) publishDue() {
 		case v == nil:
 			p.remove(cluster)
 		default:
+			p.pending[cluster] = settling{now, now.Add(settleQuiet)}
+		}
+	}
+}
+
+// publishAnew publishes what stands by other settings.
+func (p *publisher) publishAnew() {
+	now := p.now().Mono
+	for _, cluster := range p.views.Keys() {
+		if v := p.views.Get(cluster); v.Valid(now) {
+			p.publish(cluster, v.Snapshot)
+		} else {
 			p.pending[cluster] = settling{now, now.Add(settleQuiet)}
 		}
 	}

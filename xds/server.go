@@ -91,6 +91,16 @@ func New(o Options) *Server {
 	return s
 }
 
+// Reconfigure takes other settings and serves by them at once, to the streams
+// that stand. It may be called at any time, by one goroutine.
+func (s *Server) Reconfigure(settings resources.Settings) {
+	select {
+	case <-s.publisher.changed: // an older one that was not taken yet
+	default:
+	}
+	s.publisher.changed <- settings
+}
+
 // Run serves on ln until ctx ends, and closes ln. Envoys keep their
 // configuration and all sessions when it returns. It returns nil at the end of
 // ctx, else why the listener failed. It may be called once.

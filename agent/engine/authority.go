@@ -43,9 +43,9 @@ func (s *State) observeAuthority(o topology.Observation, src *source) {
 	}
 	s.authority.source, s.authority.picture, s.authority.at = o.Source, a, o.AskedAt.Mono
 	if a.SystemID != 0 {
-		s.pin(a.SystemID)
+		s.systemID = a.SystemID
 	}
-	s.timeline = max(s.timeline, a.Timeline)
+	s.learnTimeline(s.systemID, a.Timeline)
 	s.learnOptime(a, o.AskedAt.Mono)
 	s.attachMembers()
 }

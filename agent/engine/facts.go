@@ -10,7 +10,7 @@ import (
 // Facts returns what is known beside the decision, as a value of its own.
 func Facts(s *State, now topology.Clock) *topology.Facts {
 	f := &topology.Facts{
-		At: now, Timeline: s.timeline, SystemID: s.systemID, WriteLSN: s.ring.newest(),
+		At: now, Timeline: s.timelines[s.systemID], SystemID: s.systemID, WriteLSN: s.ring.newest(),
 		Nodes: make(map[string]topology.NodeFacts, len(s.nodes)), Authority: s.authority.picture,
 	}
 	for name, n := range s.nodes {

@@ -26,8 +26,7 @@ func Observe(s *State, o topology.Observation) {
 	}
 	src.okAt, src.failingAt, src.failure = o.At.Mono, 0, nil
 	if o.Nodes != nil && (len(o.Nodes.Nodes) > 0 || o.Nodes.ConfirmedEmpty) {
-		s.lists[o.Source] = slices.Clone(o.Nodes.Nodes)
-		s.mergeNodes(o.At.Mono)
+		s.listed(o.Source, o.Nodes.Nodes, o.At.Mono)
 	}
 	if o.Authority != nil {
 		s.observeAuthority(o, src)
@@ -67,7 +66,7 @@ func (s *State) observeProbe(o topology.Observation) {
 	n.inRecovery, n.readOnly, n.roleAt = p.InRecovery, p.ReadOnly, o.AskedAt.Mono
 	if p.Kind == topology.ProbeFull {
 		n.full, n.fullAt = p, o.AskedAt.Mono
-		s.learnTimeline(p)
+		s.learnTimeline(p.SystemID, p.Timeline, p.Receiver.Timeline)
 		s.learnPosition(n, o)
 	}
 	if s.holder.name == n.Name && (!n.writable() || s.foreign(n)) {
@@ -84,7 +83,9 @@ func (s *State) heard(at topology.Mono) {
 
 // answered ends every failure that an answer disproves.
 func (n *node) answered(at topology.Mono) {
-	n.refusedFor = max(n.refusedFor, n.refusedTo.Sub(n.refusedAt))
+	if n.refusedTo > n.refusedSeen {
+		n.refusedFor = max(n.refusedFor, n.refusedTo.Sub(n.refusedAt))
+	}
 	n.answeredAt, n.failure = at, nil
 	n.failingAt, n.failedAt, n.refusedAt, n.refusedTo = 0, 0, 0, 0
 	n.startingAt, n.silentAt, n.killed, n.aliveAt = 0, 0, false, 0
@@ -95,38 +96,12 @@ func (s *State) foreign(n *node) bool {
 	return n.full != nil && n.full.SystemID != 0 && s.systemID != 0 && n.full.SystemID != s.systemID
 }
 
-// pin sets the cluster's system identifier. Before it is known nobody can tell
-// whose timelines are seen, so they are learned then.
-func (s *State) pin(id uint64) {
-	if id == s.systemID {
-		return
+// learnTimeline keeps the highest timeline ever seen. Before the cluster's
+// identifier is known nobody can tell whose it is, so every server counts apart.
+func (s *State) learnTimeline(id uint64, timelines ...topology.Timeline) {
+	if id != 0 {
+		s.timelines[id] = max(s.timelines[id], slices.Max(timelines))
 	}
-	if s.systemID != 0 {
-		s.timeline = 0
-	}
-	s.systemID = id
-	for _, n := range s.nodes {
-		s.learnTimeline(n.full)
-	}
-}
-
-// learnTimeline keeps the highest timeline ever seen of the cluster's servers.
-func (s *State) learnTimeline(p *topology.Probe) {
-	if p != nil && s.systemID != 0 && p.SystemID == s.systemID {
-		s.timeline = max(s.timeline, p.Timeline, p.Receiver.Timeline)
-	}
-}
-
-// highest is the highest timeline ever seen; while no identifier is known, the
-// highest that any node tells.
-func (s *State) highest() topology.Timeline {
-	tl := s.timeline
-	for _, n := range s.nodes {
-		if s.systemID == 0 && n.full != nil {
-			tl = max(tl, n.full.Timeline, n.full.Receiver.Timeline)
-		}
-	}
-	return tl
 }
 
 // observeFailure folds a failure. Whatever it proves, it only adds: what an

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -16,7 +17,9 @@ func (r *round) readPool(pool topology.Pool, writer string) (map[string][]effect
 	up, undecided := 0, false
 	var behind []*node
 	for _, n := range r.nodes {
-		e := r.returning(pool, last, n, r.replicaEffects(pool, last, n))
+		was, _ := last.Verdict(n.Name)
+		was.Verdict = r.s.standing(last, n.Name)
+		e := r.returning(pool, was, n, r.replicaEffects(pool, was, n))
 		out[n.Name] = r.withMaintenance(n, e)
 		switch harshest(out[n.Name]) {
 		case topology.Up:
@@ -31,7 +34,7 @@ func (r *round) readPool(pool topology.Pool, writer string) (map[string][]effect
 	}
 	up += r.readmit(pool, behind, out, pool.MinReplicas-up)
 	// At a start the replicas that have not been asked yet stand as they are.
-	waiting := undecided && !last.Fallback && r.s.standing(last, writer) != topology.Up
+	waiting := undecided && r.s.standing(last, writer) != topology.Up
 	if up > 0 || waiting || pool.Fallback != topology.FallbackPrimary || writer == "" {
 		return out, false
 	}
@@ -50,11 +53,12 @@ func (s *State) standing(last topology.PoolVerdicts, node string) topology.Verdi
 }
 
 func (r *round) lastPool(name string) topology.PoolVerdicts {
-	if r.s.last == nil {
-		return topology.PoolVerdicts{}
+	if r.s.last != nil {
+		if p, ok := r.s.last.Pool(name); ok {
+			return p
+		}
 	}
-	p, _ := r.s.last.Pool(name)
-	return p
+	return topology.PoolVerdicts{Pool: name}
 }
 
 // withMaintenance adds an operator's word to what else holds against a node.
@@ -87,29 +91,29 @@ func (r *round) readmit(pool topology.Pool, behind []*node, out map[string][]eff
 
 // replicaEffects is the read ladder for one node: the first cause, and a harsher
 // one that holds beside it.
-func (r *round) replicaEffects(pool topology.Pool, last topology.PoolVerdicts, n *node) []effect {
+func (r *round) replicaEffects(pool topology.Pool, was topology.NodeVerdict, n *node) []effect {
 	if e, ok := r.identity(n); ok {
 		return []effect{e}
 	}
 	var out []effect
 	if e, ok := r.gone(n, true); ok {
-		if v, _ := last.Verdict(n.Name); v.Verdict == topology.Down {
+		if was.Verdict == topology.Down {
 			e.verdict = topology.Down // it has no sessions left to keep
 		}
 		out = append(out, e)
 	}
-	if e := r.replicaEffect(pool, n); len(out) == 0 || e.verdict > out[0].verdict {
+	if e := r.replicaEffect(pool, was, n); len(out) == 0 || e.verdict > out[0].verdict {
 		out = append(out, e)
 	}
 	return out
 }
 
 // replicaEffect are the rules for a node that can be talked to.
-func (r *round) replicaEffect(pool topology.Pool, n *node) effect {
+func (r *round) replicaEffect(pool topology.Pool, was topology.NodeVerdict, n *node) effect {
 	if n.inRecovery == topology.No {
 		return r.primaryInReadPool(n)
 	}
-	e := r.replicationEffect(pool, n)
+	e := r.replicationEffect(pool, was, n)
 	switch {
 	case e.verdict == topology.Down:
 		return e
@@ -126,55 +130,81 @@ func (r *round) replicaEffect(pool topology.Pool, n *node) effect {
 }
 
 // primaryInReadPool: a primary serves reads only as a fallback, so it drains;
-// a writable node that is not the writer is fenced.
+// a writable node that is not the writer is fenced. One that left recovery a
+// moment ago and has not told its timeline may be the writer's successor: the
+// sessions of its readers wait for that word.
 func (r *round) primaryInReadPool(n *node) effect {
 	h := r.s.holder
 	switch {
 	case h.name == n.Name && h.restored:
 		return r.effect(topology.Undecided, topology.CodeNoEvidence, r.s.start.Mono, "held as writer")
-	case n.writable() && h.name != n.Name && (h.name != "" && !h.restored || r.named() != "" && r.named() != n.Name):
+	case n.writable() && n.timeline() != 0 && h.name != n.Name && (h.name != "" && !h.restored || r.named() != "" && r.named() != n.Name):
 		return r.effect(topology.Down, topology.CodeFenced, n.roleAt, "writable but not the writer")
 	}
 	return r.effect(topology.Drain, topology.CodeWrongRole, n.roleAt, "primary")
 }
 
 // replicationEffect are the rules that need a proven writer to compare with.
-func (r *round) replicationEffect(pool topology.Pool, n *node) effect {
-	ok := r.effect(topology.Up, topology.CodeReplica, 0, "replica")
+func (r *round) replicationEffect(pool topology.Pool, was topology.NodeVerdict, n *node) effect {
 	if r.provenWriter() == nil || n.full == nil {
-		return ok
+		return r.effect(topology.Up, topology.CodeReplica, 0, "replica")
 	}
-	switch {
-	case n.unstreamedAt != 0 && r.since(n.unstreamedAt, r.p.StreamingGrace):
-		return r.effect(topology.Drain, topology.CodeNotStreaming, n.unstreamedAt, "no WAL receiver")
-	case n.strayAt != 0 && r.since(n.strayAt, r.p.StreamingGrace):
-		return r.effect(topology.Down, topology.CodeTimeline, n.strayAt, "follows timeline %d", n.full.Receiver.Timeline)
-	case n.pausedAt != 0 && r.since(n.pausedAt, r.p.PausedGrace):
-		return r.effect(topology.Drain, topology.CodePaused, n.pausedAt, "replay paused; lag %s", n.lag.Bytes.Short())
-	case n.lag.Known != topology.Yes:
-		if rc := n.full.Receiver; rc.Streaming == topology.Yes && rc.MessageAge >= 0 && rc.MessageAge <= receiverFresh {
-			return ok
+	if e, bad := r.trouble(n, r.since); bad {
+		return e
+	}
+	e := r.lagEffect(pool, n)
+	out := was.Verdict == topology.Drain || was.Verdict == topology.Down
+	if out && (e.verdict == topology.Up || was.Reason().Code != topology.CodeLag) {
+		// The grace is for those who serve: who is out returns when it is over.
+		atOnce := func(topology.Mono, time.Duration) bool { return true }
+		if e, bad := r.trouble(n, atOnce); bad {
+			e.verdict = was.Verdict
+			return e
 		}
+	}
+	return e
+}
+
+func (r *round) lagEffect(pool topology.Pool, n *node) effect {
+	switch {
+	case n.lag.Known != topology.Yes && !receives(n):
 		return r.effect(topology.Drain, topology.CodeLagUnknown, 0, "no fresh position of the writer")
 	case pool.MaxLagHard > 0 && n.lag.Bytes > pool.MaxLagHard:
 		return r.effect(topology.Drain, topology.CodeLagHard, 0, "lag %s > %s", n.lag.Bytes.Short(), pool.MaxLagHard)
 	case pool.MaxLag > 0 && n.lag.Bytes > pool.MaxLag:
 		return r.effect(topology.Drain, topology.CodeLag, 0, "lag %s > %s", n.lag.Bytes.Short(), pool.MaxLag)
 	}
-	return ok
+	return r.effect(topology.Up, topology.CodeReplica, 0, "replica")
+}
+
+// trouble are the faults of replication that are given a grace.
+func (r *round) trouble(n *node, over func(topology.Mono, time.Duration) bool) (effect, bool) {
+	switch {
+	case n.unstreamedAt != 0 && over(n.unstreamedAt, r.p.StreamingGrace):
+		return r.effect(topology.Drain, topology.CodeNotStreaming, n.unstreamedAt, "no WAL receiver"), true
+	case n.strayAt != 0 && over(n.strayAt, r.p.StreamingGrace):
+		return r.effect(topology.Down, topology.CodeTimeline, n.strayAt, "follows timeline %d", n.full.Receiver.Timeline), true
+	case n.pausedAt != 0 && over(n.pausedAt, r.p.PausedGrace):
+		return r.effect(topology.Drain, topology.CodePaused, n.pausedAt, "replay paused; lag %s", n.lag.Bytes.Short()), true
+	}
+	return effect{}, false
+}
+
+// receives: the WAL receiver is alive, so a lag that cannot be told is no doubt.
+func receives(n *node) bool {
+	rc := &n.full.Receiver
+	return rc.Streaming == topology.Yes && rc.MessageAge >= 0 && rc.MessageAge <= receiverFresh
 }
 
 // returning holds a replica that was out until it has been good for a while;
 // what never was out (the first verdict) enters at once, and so does a demoted
 // primary, which has nothing to recover from.
-func (r *round) returning(pool topology.Pool, last topology.PoolVerdicts, n *node, out []effect) []effect {
+func (r *round) returning(pool topology.Pool, was topology.NodeVerdict, n *node, out []effect) []effect {
 	if harshest(out) != topology.Up {
 		delete(n.goodAt, pool.Name)
 		return out
 	}
-	v, _ := last.Verdict(n.Name)
-	why := v.Reason().Code
-	if v.Verdict == topology.Up || v.Verdict == topology.Undecided || why == topology.CodeWrongRole {
+	if was.Verdict == topology.Up || was.Verdict == topology.Undecided || was.Reason().Code == topology.CodeWrongRole {
 		return out
 	}
 	if n.goodAt[pool.Name] == 0 {
@@ -183,5 +213,5 @@ func (r *round) returning(pool topology.Pool, last topology.PoolVerdicts, n *nod
 	if n.failingAt == 0 && r.since(n.goodAt[pool.Name], r.p.ReturnAfter) {
 		return out
 	}
-	return []effect{r.effect(v.Verdict, topology.CodeReturning, n.goodAt[pool.Name], "good again; returns soon")}
+	return []effect{r.effect(was.Verdict, topology.CodeReturning, n.goodAt[pool.Name], "good again; returns soon")}
 }

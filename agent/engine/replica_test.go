@@ -123,11 +123,42 @@ func TestLagIsMeasuredAtTheSameMoment(t *testing.T) {
 		w.truth("b").ReplayLSN = w.truth("a").WriteLSN
 		w.ask("b")
 		w.pass(2 * ms)
+		w.write(100 * mb)
 		w.ask("a")
 		w.want("replica", "b=up/replica")
 		w.pass(998 * ms)
-		w.truth("a").WriteLSN += 100 * mb
 	}
+}
+
+// TestLagAfterStepBack: the memory of positions follows the writer, also to one
+// on a lower timeline.
+func TestLagAfterStepBack(t *testing.T) {
+	w := settled(t, patroni)
+	w.become("b", primary(4))
+	w.become("c", standby(4))
+	w.become("a", standby(4))
+	w.moveLeader("b", 4)
+	w.run(40 * sec)
+	w.truth("b").WriteLSN += mb
+	w.run(2 * sec)
+	if l := Facts(w.s, w.now).Nodes["c"].Lag; l.Bytes != mb || l.Estimated || l.Known != topology.Yes {
+		t.Fatalf("lag of c is %+v, want 1MB", l)
+	}
+}
+
+// TestLagUnknown: a lag may rest on an old position of the writer for a while.
+func TestLagUnknown(t *testing.T) {
+	w := settled(t, patroni)
+	w.truth("a").WriteLSN = 0
+	w.truth("b").Receiver.LatestEnd = 0
+	w.truth("c").Receiver.LatestEnd, w.truth("c").Receiver.Streaming = 0, topology.No
+	w.run(25 * sec)
+	w.want("replica", "b=up c=up")
+	if l := Facts(w.s, w.now).Nodes["c"].Lag; l.Known != topology.Yes || !l.Estimated {
+		t.Fatalf("lag of c is %+v, want an estimate", l)
+	}
+	w.run(10 * sec)
+	w.want("replica", "b=up/replica c=drain/lag_unknown")
 }
 
 // TestMinimum: lag never takes the pool below min_replicas, up to the hard limit.
@@ -212,10 +243,59 @@ func TestReturning(t *testing.T) {
 	w.answers("b")
 	w.askAll()
 	w.want("replica", "b=down/returning")
+	w.fail("b", topology.FailStarting, topology.ProbeFull)
+	w.want("replica", "b=down/starting") // it has no sessions to keep
+	w.pass(10 * ms)
+	w.askAll()
+	w.want("replica", "b=down/returning")
 	w.idle(1990 * ms)
 	w.want("replica", "b=down/returning")
 	w.idle(20 * ms)
 	w.want("replica", "b=up/replica")
+}
+
+// TestNoGraceOnReturn: who is out comes back when the trouble is over, not for
+// the length of a grace (FR-07).
+func TestNoGraceOnReturn(t *testing.T) {
+	restart := false
+	for _, lags := range []bool{false, false, true, true} {
+		w := settled(t, patroni)
+		w.truth("c").Receiver.Timeline = 4
+		w.run(15 * sec)
+		w.want("replica", "c=down/timeline")
+		if lags { // nor as the last one that could serve
+			w.write(100 * mb)
+			w.fails("b", topology.FailRefused)
+		}
+		if restart = !restart; restart {
+			w.restart()
+		} else {
+			w.fails("c", topology.FailRefused)
+			w.run(5 * sec)
+			w.answers("c")
+		}
+		w.onDecide = func(s *topology.Snapshot) {
+			if verdict(s, "replica", "c") == topology.Up {
+				t.Fatalf("c is up again\n%s", show(s, w.now))
+			}
+		}
+		w.run(30 * sec)
+		w.want("replica", "c=down/timeline")
+	}
+}
+
+// TestNoGraceIsNoHaste: what drains for another reason is not cut sooner.
+func TestNoGraceIsNoHaste(t *testing.T) {
+	w := settled(t, patroni)
+	w.fails("c", topology.FailStarting)
+	w.run(sec)
+	w.want("replica", "c=drain/starting")
+	w.answers("c")
+	w.truth("c").Receiver.Timeline = 4
+	w.run(9 * sec)
+	w.want("replica", "c=drain/timeline")
+	w.run(3 * sec)
+	w.want("replica", "c=down/timeline")
 }
 
 // TestDemotedPrimary serves reads at once, when it is seen as a standby.
@@ -238,8 +318,11 @@ func TestCascade(t *testing.T) {
 	w.truth("c").Receiver.Running = topology.No
 	w.write(100 * mb)
 	w.p.Pools[1].MinReplicas = 0
-	w.run(3 * sec)
-	w.want("replica", "c=drain/lag")
+	w.run(2 * sec)
+	w.want("replica", "a=up/fallback c=drain/lag")
+	if l := Facts(w.s, w.now).Nodes["c"].Lag; l.Bytes != 100*mb {
+		t.Fatalf("lag of c is %s, want 100MB", l.Bytes)
+	}
 }
 
 // TestMaintenance drains, ends by itself, and hides nothing harsher (FR-36).

@@ -76,6 +76,25 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestRestartInFallback: the primary goes on serving reads.
+func TestRestartInFallback(t *testing.T) {
+	for _, order := range permutations([]string{"a", "b", "leader"}) {
+		w := settled(t, patroni)
+		w.fails("b", topology.FailRefused)
+		w.fails("c", topology.FailTimeout)
+		w.run(15 * sec)
+		w.want("replica", "a=up/fallback")
+		standing := w.snap
+		w.restart()
+		w.noHarm(standing, true)
+		w.askIn(order)
+		w.want("primary", "a=up/writer")
+		w.want("replica", "a=up/fallback")
+		w.run(15 * sec)
+		w.want("replica", "a=up/fallback b=down/refused c=down/silent")
+	}
+}
+
 // TestRestartWithoutAuthority: what stands is held, nobody is admitted, nobody
 // is cut, for as long as it takes (FR-26).
 func TestRestartWithoutAuthority(t *testing.T) {

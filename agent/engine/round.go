@@ -54,7 +54,7 @@ func Decide(p topology.Policy, now topology.Clock, s *State, m topology.Maintena
 	d := r.demand()
 	s.planned = r.wake
 	for _, n := range r.nodes {
-		n.refusedFor = 0
+		n.refusedFor, n.refusedSeen = 0, n.refusedTo
 	}
 	return r.keepOrReplace(next), d, r.wake
 }

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
@@ -87,7 +89,7 @@ func (r *round) gone(n *node, killSilent bool) (effect, bool) {
 		return r.effect(v, topology.CodeSilent, word, "no answer since %s", clock(r.now, word)), true
 	case n.startingAt != 0:
 		return r.effect(topology.Drain, topology.CodeStarting, n.startingAt, "starting up or shutting down"), true
-	case n.loginFail != 0 && r.since(max(n.loginFail, n.localAt, r.s.resumedAt), r.p.SilentAfter):
+	case n.loginFail != 0 && r.since(n.loginFail, r.p.SilentAfter):
 		return r.effect(topology.Drain, topology.CodeSilent, n.loginFail, "new logins get no answer"), true
 	}
 	return effect{}, false
@@ -115,7 +117,9 @@ func (r *round) maintained(n *node) (effect, bool) {
 	if !rec.Until.IsZero() {
 		r.since(r.now.Mono, rec.Until.Sub(r.now.Wall))
 	}
-	e := r.effect(topology.Drain, topology.CodeMaintenance, 0, "%s", rec.Reason)
-	e.reason.Since = rec.Since
+	e := r.effect(topology.Drain, topology.CodeMaintenance, 0, "%s", cmp.Or(rec.Reason, "no reason given"))
+	if !rec.Since.IsZero() {
+		e.reason.Since = rec.Since
+	}
 	return e, true
 }

@@ -90,6 +90,15 @@ func TestLinkCutByStatus(t *testing.T) {
 	}
 	w.run(4 * sec)
 	w.want("primary", "a=drain/silent")
+
+	w = settled(t, patroni) // what the last leader wrote is no word of the next one
+	w.interval = 500 * ms
+	w.fails("b", topology.FailTimeout)
+	w.run(3 * sec)
+	w.moveLeader("b", 5)
+	w.authority.OptimeIndex++
+	w.askAuthority()
+	w.want("replica", "b=drain/silent")
 }
 
 // TestLinkCutWithoutAuthority: the word of others is enough to stay, also when
@@ -165,6 +174,35 @@ func TestStarting(t *testing.T) {
 	if len(w.demand.BackOff) != 2 {
 		t.Fatalf("back-off of %v, want a and b", w.demand.BackOff)
 	}
+}
+
+// TestSlowAnswers: who is asked seldom, since it refuses by word, is not silent.
+func TestSlowAnswers(t *testing.T) {
+	w := settled(t, patroni)
+	w.interval = 5 * sec
+	w.fails("a", topology.FailProtocol)
+	w.onDecide = func(s *topology.Snapshot) {
+		if s.Writer != "a" {
+			t.Fatalf("a is out\n%s", show(s, w.now))
+		}
+	}
+	w.run(time.Minute)
+}
+
+// TestSilenceStands: trouble of our own does not undo a silence that has lasted.
+func TestSilenceStands(t *testing.T) {
+	w := newWorld(t, none)
+	w.become("c", standby(6)) // so that nobody enters
+	w.run(2 * sec)
+	w.fails("b", topology.FailTimeout)
+	w.truth("b").InRecovery, w.truth("b").ReadOnly = topology.No, topology.No
+	w.roleTick("b")
+	w.run(15 * sec)
+	w.want("primary", "b=down/silent")
+	w.want("replica", "b=down/silent")
+	w.fail("b", topology.FailLocal, topology.ProbeFull)
+	w.want("primary", "b=down/silent")
+	w.want("replica", "b=down/silent")
 }
 
 // TestFreshLogin: a postmaster that lets nobody in, while the old session works
@@ -290,7 +328,7 @@ func TestFailuresOnlyAdd(t *testing.T) {
 			for _, asked := range []topology.ProbeKind{topology.ProbeFull, topology.ProbeRole, topology.ProbeLogin} {
 				w := settled(t, patroni)
 				begin(w)
-				w.run(2500 * ms)
+				w.run(4500 * ms)
 				before := w.decide()
 				w.fail("a", class, asked)
 				w.fail("b", class, asked)

@@ -132,7 +132,20 @@ func TestObserveOnce(t *testing.T) {
 		Observe(w.s, refused)
 	}
 	w.want("primary", "a=up")
+	named := w.authority
+	old := topology.Observation{Cluster: "main", Source: consulSource, Seq: w.seq[consulSource], AskedAt: w.now, At: w.now, Authority: &named}
+	old.AskedAt.Mono, old.At.Mono = old.AskedAt.Mono.Add(-sec), old.At.Mono.Add(-sec)
+	w.moveLeader("b", 5)
+	w.askAuthority()
+	Observe(w.s, old)
+	if w.decide(); w.snap.Authority.Leader != "b" {
+		t.Fatalf("an old picture counted again\n%s", w.show())
+	}
+	w.moveLeader("a", 5)
+	w.run(2 * sec)
+	w.want("primary", "a=up")
 	elsewhere := refused
+	elsewhere.Seq = w.seq[pgSource("a")]
 	elsewhere.Failure = &topology.Failure{Class: topology.FailRefused, Node: "a", Address: address("b")}
 	for range 3 {
 		w.pass(100 * ms)
@@ -147,6 +160,7 @@ func TestObserveOnce(t *testing.T) {
 // whatever its number.
 func TestNewWatcherCountsFromOne(t *testing.T) {
 	w := settled(t, patroni)
+	w.run(time.Minute)
 	w.seq[pgSource("a")], w.seq[consulSource] = 0, 0
 	w.run(10 * sec)
 	w.want("primary", "a=up/writer")
@@ -161,11 +175,11 @@ func TestLateAnswer(t *testing.T) {
 	w.become("a", standby(5))
 	w.ask("a")
 	w.want("primary", "a=down")
-	w.pass(5 * sec)
+	w.pass(1500 * ms)
 	p := primary(5).probe
 	p.Node, p.Address = "a", address("a")
 	w.fold(pgSource("a"), topology.Observation{
-		AskedAt: topology.Clock{Mono: w.now.Mono.Add(-10 * sec)}, At: w.now, Probe: &p,
+		AskedAt: topology.Clock{Mono: w.now.Mono.Add(-2 * sec)}, At: w.now, Probe: &p,
 	})
 	w.want("primary", "a=down")
 }

@@ -38,11 +38,12 @@ type State struct {
 
 	sources map[topology.SourceID]*source
 	lists   map[topology.SourceID][]topology.Node
+	missing map[string]topology.Mono // since when an authority's list lacks a node
 	nodes   map[string]*node
 
 	authority authorityState
-	systemID  uint64            // pinned; 0: not known yet
-	timeline  topology.Timeline // highest ever seen of servers with that identifier
+	systemID  uint64                       // pinned; 0: not known yet
+	timelines map[uint64]topology.Timeline // highest ever seen, by system identifier
 	ring      lsnRing
 	isolated  topology.Tri
 
@@ -111,7 +112,8 @@ type node struct {
 	killed               bool          // and lasted for kill_after
 	loginFail            topology.Mono // first fresh login in vain; a good one ends it
 
-	refusedFor   time.Duration // span of refusals that an answer ended before a decision saw them
+	refusedSeen  topology.Mono // the last refusal that a decision has seen
+	refusedFor   time.Duration // span of refusals that an answer ended unseen
 	lag          topology.Lag
 	pausedAt     topology.Mono // lagging with paused replay since
 	unstreamedAt topology.Mono // without receiver since
@@ -126,24 +128,28 @@ func NewState(o Options) *State {
 		cluster: o.Cluster, nodeSources: o.NodeSources, start: o.Start, saved: o.Saved, generation: o.Generation,
 		sources: make(map[topology.SourceID]*source),
 		lists:   make(map[topology.SourceID][]topology.Node),
+		missing: make(map[string]topology.Mono),
 		nodes:   make(map[string]*node),
 		lost:    make(map[string]topology.Mono),
+
+		timelines: make(map[uint64]topology.Timeline),
 	}
 	if o.Saved == nil {
 		return s
 	}
-	s.timeline, s.systemID = o.Saved.Timeline, o.Saved.SystemID
+	s.systemID = o.Saved.SystemID
+	s.learnTimeline(s.systemID, o.Saved.Timeline)
 	s.lists[topology.SourceID{Kind: sourceSaved}] = o.Saved.Nodes
 	s.mergeNodes(o.Start.Mono)
 	if w := s.nodes[o.Saved.Writer]; w != nil {
-		s.holder = holder{name: w.Name, address: w.Address, since: o.Start, timeline: s.timeline, restored: true}
+		s.holder = holder{name: w.Name, address: w.Address, since: o.Start, timeline: o.Saved.Timeline, restored: true}
 	}
 	return s
 }
 
 // ForgetTimeline resets the memory of the highest timeline, after a restore
 // from backup under authority none.
-func (s *State) ForgetTimeline() { s.timeline = 0 }
+func (s *State) ForgetTimeline() { delete(s.timelines, s.systemID) }
 
 // Nodes returns the cluster's nodes by name: who is to be probed, and where.
 func (s *State) Nodes() []topology.Node {
@@ -235,7 +241,7 @@ func (s *State) attachMembers() {
 func (s *State) Save(now topology.Clock) topology.Saved {
 	out := topology.Saved{
 		Version: 1, Cluster: s.cluster, Writer: s.holder.name,
-		SystemID: s.systemID, Timeline: s.highest(), Nodes: s.Nodes(), SavedAt: now.Wall,
+		SystemID: s.systemID, Timeline: s.timelines[s.systemID], Nodes: s.Nodes(), SavedAt: now.Wall,
 		Verdicts: make(map[string]map[string]topology.Verdict),
 	}
 	if s.last == nil {

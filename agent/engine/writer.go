@@ -55,7 +55,7 @@ func (r *round) contrary(n *node) bool {
 	case r.leaderGapOver():
 		return true
 	case r.byEvidence():
-		return r.s.highest() > r.heldTimeline(n) || r.rivalled(n) || n.killed
+		return r.s.timelines[r.s.systemID] > r.heldTimeline(n) || r.rivalled(n) || n.killed
 	case r.auth.State != topology.AuthorityStateCurrent, r.auth.Leader == "" && r.holdsWithoutLeader():
 		return r.rivalled(n)
 	}
@@ -123,7 +123,7 @@ func (r *round) admit() {
 		r.s.decided = true
 		delete(r.s.lost, n.Name)
 		if r.s.systemID == 0 {
-			r.s.pin(n.full.SystemID)
+			r.s.systemID = n.full.SystemID
 		}
 		r.s.followWriter(n)
 		return
@@ -234,7 +234,7 @@ func (r *round) barredByAuthority(n *node) (effect, bool) {
 // barredByEvidence is the rule without an authority: alone on the highest
 // timeline ever seen, every other node heard or given up.
 func (r *round) barredByEvidence(n *node) (effect, bool) {
-	own, highest := n.timeline(), r.s.highest()
+	own, highest := n.timeline(), r.s.timelines[n.full.SystemID]
 	switch {
 	case n.HasTag(topology.TagNoFailover) || n.full.ApplyDelay > 0:
 		return r.effect(topology.Down, topology.CodeNoFailover, n.roleAt, "never the writer without an authority"), true

@@ -79,6 +79,8 @@ func TestContraryBetweenDecisions(t *testing.T) {
 			w.pass(10 * ms)
 			w.askAll()
 			w.want("primary", "a=down")
+			w.pass(10 * ms)
+			w.want("primary", "a=down")
 		})
 	}
 	w := settled(t, patroni)
@@ -149,6 +151,19 @@ func TestEveryOtherNodeIsHeardFirst(t *testing.T) {
 	w.wantWriter("")
 	w.run(200 * ms) // c is silent now
 	w.wantWriter("a")
+}
+
+// TestRivalByRoleTick: a node that has just become writable bars entry before
+// its timeline is read.
+func TestRivalByRoleTick(t *testing.T) {
+	w := newWorld(t, none)
+	w.ask("b")
+	w.ask("c")
+	w.truth("b").InRecovery, w.truth("b").ReadOnly = topology.No, topology.No
+	w.pass(10 * ms)
+	w.roleTick("b")
+	w.ask("a")
+	w.want("primary", "a=down/two_writers b=undecided/no_evidence")
 }
 
 // TestSessionMismatchBarsEntryOnly: a writer that has entered stays.
@@ -259,6 +274,21 @@ func TestStrayPrimarySetsNoPace(t *testing.T) {
 	w.want("replica", "b=up/replica c=down/fenced")
 }
 
+// TestRivalGoesSilent: its word counts for as long as its sessions may be
+// writing, kill_after, and no longer.
+func TestRivalGoesSilent(t *testing.T) {
+	w := newWorld(t, none)
+	w.become("b", primary(5))
+	w.run(3 * sec)
+	w.want("primary", "a=down/two_writers b=down/two_writers")
+	w.ask("b")
+	w.fails("b", topology.FailTimeout)
+	w.run(9900 * ms)
+	w.want("primary", "a=down/two_writers b=drain/silent")
+	w.run(200 * ms)
+	w.want("primary", "a=up/writer")
+}
+
 // TestAddressChange: evidence and sessions belong to an address (FR-29).
 func TestAddressChange(t *testing.T) {
 	for _, kind := range []topology.AuthorityKind{patroni, none} {
@@ -326,6 +356,16 @@ func TestTimelineMemory(t *testing.T) {
 	w.want("primary", "a=up/writer")
 }
 
+// TestTimelineMemoryBeforeAWriter: it begins with the first answer.
+func TestTimelineMemoryBeforeAWriter(t *testing.T) {
+	w := newWorld(t, none)
+	w.become("c", standby(6))
+	w.ask("c")
+	w.become("c", standby(5))
+	w.run(5 * sec)
+	w.want("primary", "a=down/old_timeline")
+}
+
 // TestForeignTimeline: another cluster's server teaches nothing.
 func TestForeignTimeline(t *testing.T) {
 	w := newWorld(t, none)
@@ -336,7 +376,7 @@ func TestForeignTimeline(t *testing.T) {
 	w.become("c", standby(5))
 	w.run(2 * sec)
 	w.wantWriter("a")
-	if w.s.timeline != 5 {
-		t.Fatalf("highest timeline %d, want 5", w.s.timeline)
+	if w.s.timelines[ownID] != 5 {
+		t.Fatalf("highest timeline %d, want 5", w.s.timelines[ownID])
 	}
 }

@@ -43,7 +43,8 @@ type Options struct {
 	Views *latest.Map[string, topology.View]
 	// Now reads the clocks. Required.
 	Now topology.Ticker
-	// Local is the node that the short paths speak of. Zero: short paths are 404.
+	// Local is the node that the short paths speak of; SetLocal changes it later.
+	// Zero: short paths are 404.
 	Local NodeRef
 	// DrainStatus is a pool path's status for drain: 503, or 404 for HAProxy's
 	// disable-on-404. Zero: 503.
@@ -74,6 +75,7 @@ type Counters struct {
 // Server answers health checks. It is an http.Handler.
 type Server struct {
 	opts     Options
+	local    atomic.Pointer[NodeRef]
 	counters Counters
 }
 
@@ -98,8 +100,13 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{opts: o}, nil
+	s := &Server{opts: o}
+	s.SetLocal(o.Local)
+	return s, nil
 }
+
+// SetLocal changes the node that the short paths speak of, from the next request on.
+func (s *Server) SetLocal(ref NodeRef) { s.local.Store(&ref) }
 
 // NewHandler is New for those who serve the paths themselves.
 func NewHandler(o Options) (http.Handler, error) { return New(o) }

@@ -53,7 +53,7 @@ func elements(path string) []string {
 
 func (s *Server) route(e []string) http.HandlerFunc {
 	var local bool
-	ref, name := s.opts.Local, ""
+	ref, name := *s.local.Load(), ""
 	switch {
 	case len(e) <= 1 && ref != NodeRef{}:
 		local = true

@@ -19,10 +19,23 @@ func WriteStatus(w io.Writer, r Report) {
 		fmt.Fprintf(w, "! the last reload was refused, the configuration before it runs on: %s\n", r.Agent.ConfigError)
 	}
 	for _, s := range r.Sinks {
-		if s.Error != "" {
-			fmt.Fprintf(w, "! %s: %s (since %s)\n", s.Name, s.Error, s.Since.Format(time.TimeOnly))
-		}
+		writeSink(w, s)
 	}
+}
+
+// writeSink prints a sink that does not apply what is decided.
+func writeSink(w io.Writer, s Sink) {
+	if s.Error == "" {
+		return
+	}
+	mark, since := "!", ""
+	if s.State == SinkWaiting {
+		mark = "-"
+	}
+	if !s.Since.IsZero() {
+		since = " (since " + s.Since.Format(time.TimeOnly) + ")"
+	}
+	fmt.Fprintf(w, "%s %s: %s%s\n", mark, s.Name, s.Error, since)
 }
 
 func writeCluster(w io.Writer, c ClusterReport) {
@@ -51,6 +64,9 @@ func writeCluster(w io.Writer, c ClusterReport) {
 		fmt.Fprintf(w, "! this decision is too old to be believed; answers are those of undecided\n")
 	}
 	writeNodes(w, c)
+	if s.Complete && len(s.Nodes) == 0 {
+		fmt.Fprintf(w, "! no node is known: %s\n", nobodyListed(c))
+	}
 	for _, a := range s.Alarms {
 		fmt.Fprintf(w, "! %s: %s (since %s)\n", a.Code, a.Text, a.Since.Format(time.TimeOnly))
 	}
@@ -60,6 +76,17 @@ func writeCluster(w io.Writer, c ClusterReport) {
 		}
 	}
 	fmt.Fprintln(w)
+}
+
+// nobodyListed says which sources were asked for nodes and listed none.
+func nobodyListed(c ClusterReport) string {
+	var names []string
+	for _, src := range c.Sources {
+		if !strings.HasPrefix(src.Source, string(topology.SourceLocal)) {
+			names = append(names, src.Source)
+		}
+	}
+	return strings.Join(names, " and ") + " lists none; is the name right?"
 }
 
 func writeNodes(w io.Writer, c ClusterReport) {

@@ -32,12 +32,20 @@ type Agent struct {
 // Sink is the health of one sink.
 type Sink struct {
 	Name  string    `json:"name"`
-	State string    `json:"state"` // ok, waiting, failing
+	State string    `json:"state"` // ok, waiting, failing; of templates also applied, held, pending, rejected
 	Error string    `json:"error,omitempty"`
 	Since time.Time `json:"since,omitzero"`
-	// Counters of the sink, by name.
+	// Counters of the sink since its start, and how much of something it has now.
 	Counters map[string]uint64 `json:"counters,omitempty"`
+	Gauges   map[string]uint64 `json:"gauges,omitempty"`
 }
+
+// The states that most sinks know.
+const (
+	SinkOK      = "ok"
+	SinkWaiting = "waiting" // for the first complete decision
+	SinkFailing = "failing"
+)
 
 // ClusterReport is one cluster.
 type ClusterReport struct {
@@ -193,7 +201,7 @@ func ago(now, at topology.Mono) *float64 {
 func (s *Server) report() Report {
 	now := s.o.Now()
 	r := Report{Agent: s.o.Agent(), Sinks: s.o.Sinks()}
-	for _, name := range slices.Sorted(slices.Values(s.o.Views.Keys())) {
+	for _, name := range slices.Sorted(slices.Values(s.o.Clusters())) {
 		r.Clusters = append(r.Clusters, clusterReport(name, s.o.Views.Get(name), now))
 	}
 	slices.SortFunc(r.Sinks, func(a, b Sink) int { return cmp.Compare(a.Name, b.Name) })

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/pgsteer/pgsteer/agent/latest"
@@ -50,7 +51,8 @@ func New(o Options) *Server {
 	}
 	s := &Server{o: o, mux: http.NewServeMux()}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(&collector{s: s})
+	reg.MustRegister(&collector{s: s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.mux.HandleFunc("GET /", unknownPath)
 	s.mux.HandleFunc("GET /livez", s.livez)
 	s.mux.HandleFunc("GET /readyz", s.readyz)
 	s.mux.HandleFunc("GET /api/v1/status", s.status)
@@ -131,14 +133,28 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	var known []string
-	for _, c := range slices.Sorted(slices.Values(s.o.Views.Keys())) {
+	answer(w, http.StatusNotFound, map[string]string{"error": s.unknownNode(cluster, node)})
+}
+
+// unknownNode says which names there are instead.
+func (s *Server) unknownNode(cluster, node string) string {
+	text := fmt.Sprintf("there is no node %s/%s; known are:", cluster, node)
+	none := true
+	for _, c := range slices.Sorted(slices.Values(s.o.Clusters())) {
 		for _, n := range clusterReport(c, s.o.Views.Get(c), s.o.Now()).Nodes {
-			known = append(known, c+"/"+n.Name)
+			text += " " + c + "/" + n.Name
+			none = false
 		}
 	}
+	if none {
+		text += fmt.Sprintf(" none yet, of the clusters %s", strings.Join(s.o.Clusters(), " "))
+	}
+	return text
+}
+
+func unknownPath(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusNotFound, map[string]string{
-		"error": fmt.Sprintf("there is no node %s/%s; known are: %s", cluster, node, strings.Join(known, ", ")),
+		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/CLUSTER/NODE", r.URL.Path),
 	})
 }
 

@@ -68,6 +68,7 @@ type stage struct {
 // reign is the time in which a node was the writer.
 type reign struct {
 	node *lab.Node
+	port int
 	// from: seen writable; a session on it before is wrong. until: from when on
 	// it must get no new session; zero: still the writer.
 	from, until time.Time
@@ -122,7 +123,8 @@ func (s *stage) up(ctx context.Context) error {
 	if err := os.WriteFile(s.file("reload"), []byte(strings.Join(s.haproxy.ReloadCommand(), "\n")+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write the reload command: %w", err)
 	}
-	s.writers = []reign{{node: s.cluster.Primary(), from: time.Now()}}
+	first := s.cluster.Primary()
+	s.writers = []reign{{node: first, port: first.Port(), from: time.Now()}}
 	s.loads = []*lab.Load{
 		s.lab.Load(s.write, lab.LoadOptions{Sessions: 8}),                     // pooled applications
 		s.lab.Load(s.write, lab.LoadOptions{NewSession: true}),                // a new session for every write

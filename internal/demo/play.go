@@ -143,7 +143,7 @@ func (s *stage) fenced(ctx context.Context, old *lab.Node) error {
 // promote itself, the old one is where writes belong, dead or alive.
 func (s *stage) succeed(next *lab.Node, down time.Time, t lab.Timeline) {
 	s.writers[len(s.writers)-1].until = t.Promoted
-	s.writers = append(s.writers, reign{node: next, from: t.NewWritable})
+	s.writers = append(s.writers, reign{node: next, port: next.Port(), from: t.NewWritable})
 	s.say("%s is writable, %d ms after the old one went", next.Name(), t.NewWritable.Sub(down).Milliseconds())
 }
 

@@ -129,7 +129,7 @@ func kind(err error) string {
 // operation that it reported.
 func (s *stage) right(x lab.Sample) bool {
 	for _, w := range s.writers {
-		if w.node.Port() != x.Port {
+		if w.port != x.Port {
 			continue
 		}
 		begun := !x.End().Before(w.from.Add(-clockSlack))

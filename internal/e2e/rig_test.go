@@ -79,11 +79,17 @@ func (r *rig) configure(format string, args ...any) {
 	}
 }
 
-// up starts the agent.
+// up starts the agent with the file that configure wrote.
 func (r *rig) up() {
 	r.t.Helper()
+	r.upWith(func() (*config.Config, error) { return config.Load(r.path) })
+}
+
+// upWith starts the agent with a configuration from elsewhere.
+func (r *rig) upWith(load func() (*config.Config, error)) {
+	r.t.Helper()
 	a, err := agent.New(agent.Options{
-		Load:   func() (*config.Config, error) { return config.Load(r.path) },
+		Load:   load,
 		Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)).With("server", "pgsteer"),
 	})
 	if err != nil {
@@ -178,10 +184,24 @@ func (r *rig) ask(request string) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	return exchange(c, request)
+}
+
+// mayAsk is ask of an agent that may be away; that is silence too.
+func (r *rig) mayAsk(request string) string {
+	c, err := net.DialTimeout("tcp", r.check, time.Second)
+	if err != nil {
+		return ""
+	}
+	return exchange(c, request)
+}
+
+// exchange sends an agent check and reads the answer, at most for 2 s.
+func exchange(c net.Conn, request string) string {
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
 	if _, err := io.WriteString(c, request+"\n"); err != nil {
-		r.t.Fatal(err)
+		return ""
 	}
 	line, _ := bufio.NewReader(c).ReadString('\n')
 	return strings.TrimRight(line, "\r\n")

@@ -28,6 +28,8 @@ type HAProxyOptions struct {
 	// AdminSocket is the path of the stats socket in ConfigFile; empty means a new
 	// path. It must be short, see Lab.SocketPath.
 	AdminSocket string
+	// Args are added to the arguments, for example further files by "-f".
+	Args []string
 }
 
 // HAProxy is a running HAProxy in master-worker mode.
@@ -38,6 +40,7 @@ type HAProxy struct {
 	dir    string
 	config string
 	admin  string
+	args   []string
 
 	mu sync.Mutex
 	p  *process
@@ -51,7 +54,7 @@ func (l *Lab) HAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
 		return nil, err
 	}
 	name := l.unique("haproxy")
-	h := &HAProxy{lab: l, bin: bin, name: name, dir: filepath.Join(l.dir, name), config: o.ConfigFile, admin: o.AdminSocket}
+	h := &HAProxy{lab: l, bin: bin, name: name, dir: filepath.Join(l.dir, name), config: o.ConfigFile, admin: o.AdminSocket, args: o.Args}
 	if err := os.MkdirAll(h.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("lab: %w", err)
 	}
@@ -123,10 +126,8 @@ func (h *HAProxy) Start(ctx context.Context) error {
 	if h.process().alive() {
 		return nil
 	}
-	p, err := h.lab.start(spec{
-		name: h.name, path: h.bin, args: []string{"-W", "-S", h.MasterSocket(), "-p", h.PIDFile(), "-f", h.config},
-		dir: h.dir, log: h.LogFile(),
-	})
+	args := append([]string{"-W", "-S", h.MasterSocket(), "-p", h.PIDFile(), "-f", h.config}, h.args...)
+	p, err := h.lab.start(spec{name: h.name, path: h.bin, args: args, dir: h.dir, log: h.LogFile()})
 	if err != nil {
 		return err
 	}

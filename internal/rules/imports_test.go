@@ -23,6 +23,7 @@ var may = map[string][]string{
 	"agent/healthapi":   {"agent/topology", "agent/latest"},
 	"agent/runtimeapi":  {"agent/topology", "agent/latest"},
 	"agent/status":      {"agent/topology", "agent/latest"},
+	"agent/systemd":     {},
 	"watchers":          {"agent/topology"},
 	"watchers/consul":   {"agent/topology", "watchers"},
 	"watchers/postgres": {"agent/topology", "watchers"},
@@ -43,7 +44,7 @@ var may = map[string][]string{
 	// Wiring.
 	"agent": {
 		"agent/topology", "agent/latest", "agent/engine", "agent/config", "agent/agentcheck", "agent/healthapi",
-		"agent/runtimeapi", "agent/status", "watchers", "watchers/consul", "watchers/postgres", "watchers/file",
+		"agent/runtimeapi", "agent/status", "agent/systemd", "watchers", "watchers/consul", "watchers/postgres", "watchers/file",
 		"xds", "xds/resources", "templates/render", "templates/apply", "templates/builtin",
 	},
 	"internal/demo": {"agent", "agent/config", "agent/topology", "internal/lab"},

@@ -31,6 +31,11 @@ func (p *pace) admit(ctx context.Context) bool { return p.bucket.Wait(ctx) == ni
 // belongs to the first; the next admit waits the longer.
 func (p *pace) charge() { p.bucket.Reserve() }
 
+// until returns how long it takes until there are n tokens, if none is taken.
+func (p *pace) until(n float64) time.Duration {
+	return time.Duration(max(0, n-p.bucket.Tokens()) * float64(time.Second))
+}
+
 // pause draws how long to wait after a failure.
 func (p *pace) pause(t *trouble) time.Duration {
 	d := p.back.Next()

@@ -28,6 +28,10 @@ const (
 // four: the key vanishes (twice read), appears, and the engine confirms.
 const readBurst = 5
 
+// roomForChange is how many of these a confirmation leaves: the key vanishes
+// (twice read) and appears.
+const roomForChange = 3
+
 // Options of a watcher. Cluster, Scope, Client and Now are required.
 type Options struct {
 	Cluster string // as in observations
@@ -122,7 +126,8 @@ func (w *Watcher) ID() topology.SourceID {
 }
 
 // Confirm asks for a consistent read now. It never blocks; several calls before
-// the read are one. While Consul fails, the pause between attempts goes on.
+// the read are one, and more than one a second are spread out. While Consul
+// fails, the pause between attempts goes on.
 func (w *Watcher) Confirm() { w.confirm.Set() }
 
 // Stats returns the counters.

@@ -294,3 +294,36 @@ func TestNewRefuses(t *testing.T) {
 		t.Errorf("prefix %q, %v; want x/y/a/0/", w.prefix, err)
 	}
 }
+
+// While there is no leader the engine asks for confirmation again and again;
+// that must not delay the word of the next leader.
+func TestPatroniConfirmLeavesRoom(t *testing.T) {
+	run(t, func(t *testing.T, a *consultest.Agent, r *rig) {
+		r.wait(time.Minute)
+		a.Delete(alpha + "leader")
+		for range 24 {
+			r.wait(500 * time.Millisecond)
+			r.w.Confirm()
+		}
+		r.wait(0)
+		at := time.Since(r.began)
+		a.Acquire(alpha+"leader", "b", "s-b")
+		r.wait(10 * time.Second)
+		r.want("a of 3", "(none) of 3", "b of 3")
+		reads := 0
+		for _, g := range r.all() {
+			if g.at >= at-12*time.Second && g.at < at {
+				reads++
+			}
+			if g.o.Authority.Leader == "b" {
+				if g.at != at {
+					t.Errorf("the new leader was told %v after its key was written, want at once", g.at-at)
+				}
+				break
+			}
+		}
+		if reads < 6 {
+			t.Errorf("%d reads in 12 s although confirmation was wanted", reads)
+		}
+	})
+}

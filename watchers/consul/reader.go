@@ -80,19 +80,28 @@ func (r *reader) take(mode Consistency) Consistency {
 	}
 }
 
-// wait returns when the next read is due, and how it should ask.
+// wait returns when the next read is due, and how it should ask. Somebody who is
+// in doubt asks for confirmation again and again; such reads leave room in the
+// token bucket, so that the word of a new leader is read without a pause.
 func (r *reader) wait(ctx context.Context) Consistency {
-	timer := time.NewTimer(r.w.o.ReadEvery)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	case <-r.w.wake.C():
-	case <-r.w.doubt.C():
-	case <-r.w.confirm.C():
-		return Consistent
+	due, room := time.NewTimer(r.w.o.ReadEvery), time.NewTimer(r.pace.until(1+roomForChange))
+	defer due.Stop()
+	defer room.Stop()
+	var confirm <-chan struct{}
+	for {
+		select {
+		case <-room.C:
+			confirm = r.w.confirm.C()
+			continue
+		case <-confirm:
+			return Consistent
+		case <-ctx.Done():
+		case <-due.C:
+		case <-r.w.wake.C():
+		case <-r.w.doubt.C():
+		}
+		return Default
 	}
-	return Default
 }
 
 // scope reads the scope; a picture that claims an absence, or that may be old,
@@ -238,6 +247,9 @@ func (r *reader) note(p picture) {
 	was, is := r.last.authority.Leader, p.authority.Leader
 	lead := !r.known || was != is
 	nodes := !r.known || !slices.EqualFunc(r.last.nodes, p.nodes, sameNode)
+	if p.keys == 0 && (!r.known || r.last.keys > 0) {
+		r.w.log.Warn("Consul has no key of this scope, so nothing is known of its nodes; is its name right?", "keys", r.w.prefix)
+	}
 	if lead {
 		r.w.log.Info("leader key changed", "from", was, "to", is)
 	}

@@ -1,5 +1,5 @@
 // Package file is the source of nodes that somebody wrote down: in the config,
-// or in an inventory file that is watched.
+// or in an inventory file that is watched. Follow watches any other file.
 //
 // Guarantees: a file that vanishes, is empty, cannot be read or holds a fault
 // changes nothing; it is reported with the reason and read again. A list counts
@@ -76,12 +76,6 @@ func New(o Options) (*Source, error) {
 			o.Name = o.Path
 		}
 	}
-	if o.Settle <= 0 {
-		o.Settle = 100 * time.Millisecond
-	}
-	if o.Poll <= 0 {
-		o.Poll = 30 * time.Second
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -99,7 +93,8 @@ func (s *Source) Run(ctx context.Context, report func(topology.Observation)) err
 		<-ctx.Done()
 		return nil
 	}
-	s.follow(ctx)
+	o := FollowOptions{Path: s.o.Path, Settle: s.o.Settle, Poll: s.o.Poll, Logger: s.o.Logger}
+	follow(ctx, o.withDefaults(), s.notify, s.read)
 	return nil
 }
 

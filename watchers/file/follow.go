@@ -1,33 +1,53 @@
 package file
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"fmt"
-	"io"
-	"os"
+	"log/slog"
 	"path/filepath"
 	"time"
-
-	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// maxSize bounds an inventory: some ten thousand nodes.
-const maxSize = 1 << 20
+// FollowOptions say which file is followed, and how. Path is required.
+type FollowOptions struct {
+	Path   string
+	Settle time.Duration // how long a file must rest; zero: 100 ms
+	Poll   time.Duration // between looks without an event; zero: 30 s
+	Logger *slog.Logger  // nil: nothing is logged
+}
 
-// follow reads the file at the start, after every change of its folder, and at
-// every poll.
-func (s *Source) follow(ctx context.Context) {
-	folder := filepath.Dir(s.o.Path)
-	n, err := s.notify(folder)
+func (o FollowOptions) withDefaults() FollowOptions {
+	if o.Settle <= 0 {
+		o.Settle = 100 * time.Millisecond
+	}
+	if o.Poll <= 0 {
+		o.Poll = 30 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Follow calls look at once, whenever the file may have changed and then rested
+// for Settle, and every Poll, until ctx ends. A look that returns false is
+// repeated after Settle, to confirm what it found. Follow itself never opens
+// the file, and calls look from one goroutine.
+func Follow(ctx context.Context, o FollowOptions, look func() (settled bool)) {
+	follow(ctx, o.withDefaults(), watchFolder, look)
+}
+
+func follow(ctx context.Context, o FollowOptions, notify func(folder string) (notices, error), look func() bool) {
+	folder := filepath.Dir(o.Path)
+	n, err := notify(folder)
 	if err != nil {
-		s.o.Logger.Warn("changes of the folder cannot be watched, the file is polled instead",
-			"folder", folder, "every", s.o.Poll, "error", err)
+		o.Logger.Warn("changes of the folder cannot be watched, the file is polled instead",
+			"folder", folder, "every", o.Poll, "error", err)
 	}
 	defer n.close()
-	look, read := time.NewTimer(0), s.o.Now().Mono
-	defer look.Stop()
+	// A file that never rests is looked at all the same, once in a polling interval.
+	rested, due := time.NewTimer(0), time.NewTimer(o.Poll)
+	defer rested.Stop()
+	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -35,122 +55,25 @@ func (s *Source) follow(ctx context.Context) {
 		case name, ok := <-n.names:
 			if !ok {
 				n.names = nil // the system stopped telling; polling goes on
-			} else if s.concerns(name) && s.o.Now().Mono.Sub(read) < s.o.Poll {
-				// A file that never rests is read all the same, once in a polling interval.
-				look.Reset(s.o.Settle)
+			} else if concerns(o.Path, name) {
+				rested.Reset(o.Settle)
 			}
-		case <-look.C:
-			n.again() // the folder may be another one by now
-			if s.read() {
-				read = s.o.Now().Mono
-				look.Reset(s.o.Poll)
-			} else {
-				look.Reset(s.o.Settle)
-			}
+			continue
+		case <-rested.C:
+		case <-due.C:
+		}
+		n.again() // the folder may be another one by now
+		if look() {
+			due.Reset(o.Poll)
+		} else {
+			due.Reset(o.Settle)
 		}
 	}
 }
 
 // concerns reports whether a changed name in the folder can mean the file. A
 // mounted Kubernetes ConfigMap changes by a swap of the link ..data alone.
-func (s *Source) concerns(name string) bool {
+func concerns(path, name string) bool {
 	base := filepath.Base(name)
-	return base == filepath.Base(s.o.Path) || base == "..data"
-}
-
-// read looks at the file once. It returns false when a second read must confirm
-// what was found.
-func (s *Source) read() bool {
-	asked := s.o.Now()
-	text, err := readFile(s.o.Path)
-	if err != nil {
-		s.candidate = nil
-		s.failed(asked, err)
-		return true
-	}
-	sum := sha256.Sum256(text)
-	if bytes.Equal(sum[:], s.accepted) && s.fault == "" {
-		s.candidate = nil
-		return true
-	}
-	if !bytes.Equal(sum[:], s.candidate) {
-		s.candidate = sum[:]
-		return false
-	}
-	nodes, err := s.parse(text)
-	if err != nil {
-		s.failed(asked, err)
-		return true
-	}
-	s.accepted, s.candidate, s.fault = sum[:], nil, ""
-	s.o.Logger.Info("list of nodes read", "nodes", len(nodes))
-	s.emit(topology.Observation{AskedAt: asked, Nodes: &topology.NodeList{Nodes: nodes}})
-	return true
-}
-
-func (s *Source) parse(text []byte) ([]topology.Node, error) {
-	nodes, err := s.o.Parse(s.o.Path, text)
-	if err != nil {
-		return nil, err
-	}
-	if len(nodes) == 0 {
-		return nil, fmt.Errorf("%s lists no node", s.o.Path)
-	}
-	return nodes, check(nodes)
-}
-
-// failed reports why the file says nothing now.
-func (s *Source) failed(asked topology.Clock, err error) {
-	text := err.Error() + "; the nodes known so far stay, and the file is read again"
-	if text != s.fault {
-		s.o.Logger.Warn("list of nodes cannot be used", "error", err)
-	}
-	s.fault = text
-	s.emit(topology.Observation{AskedAt: asked, Failure: &topology.Failure{Class: topology.FailContent, Text: text}})
-}
-
-func readFile(path string) ([]byte, error) {
-	// Asked before the file is opened: to open a pipe would wait for its writer.
-	if info, err := os.Stat(path); err != nil {
-		return nil, fmt.Errorf("reading the list of nodes: %w", err)
-	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("reading the list of nodes: %s is no regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the list of nodes: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("reading the list of nodes: %w", err)
-	case len(text) > maxSize:
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxSize)
-	case len(bytes.TrimSpace(text)) == 0:
-		return nil, fmt.Errorf("%s is empty", path)
-	}
-	return text, nil
-}
-
-// check refuses names and addresses that must not reach a balancer, and two
-// nodes that are one.
-func check(nodes []topology.Node) error {
-	names, addresses := make(map[string]bool), make(map[topology.Address]string)
-	for _, n := range nodes {
-		if err := topology.CheckName(n.Name); err != nil {
-			return err
-		}
-		if err := n.Address.Check(); err != nil {
-			return fmt.Errorf("node %s: %w", n.Name, err)
-		}
-		if names[n.Name] {
-			return fmt.Errorf("node %s is listed twice", n.Name)
-		}
-		if other, ok := addresses[n.Address]; ok {
-			return fmt.Errorf("nodes %s and %s have the same address %s", other, n.Name, n.Address)
-		}
-		names[n.Name], addresses[n.Address] = true, n.Name
-	}
-	return nil
+	return base == filepath.Base(path) || base == "..data"
 }

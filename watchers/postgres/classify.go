@@ -104,8 +104,33 @@ func isTLS(err error) bool {
 	var verify *tls.CertificateVerificationError
 	var host x509.HostnameError
 	return errors.As(err, &header) || errors.As(err, &alert) || errors.As(err, &verify) ||
-		errors.As(err, &host) ||
-		strings.Contains(err.Error(), "tls error: ") // pgconn's word for the whole handshake
+		errors.As(err, &host) || strings.Contains(err.Error(), noTLS)
+}
+
+// noTLS is pgconn's word for a server that does not offer TLS. Its "tls error"
+// alone says only when a connection ended: a server that dies while it is asked
+// for TLS refuses, and must not be left alone for a minute as one with a wrong
+// certificate.
+const noTLS = "server refused TLS connection"
+
+// withoutOffer leaves out the attempts that ended because the server does not
+// offer TLS, if there was another one: where a login may go on without, those
+// say nothing, and the one that went on decides.
+func withoutOffer(err error) error {
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) {
+		return err
+	}
+	var rest []error
+	for _, e := range joined.Unwrap() {
+		if !strings.Contains(e.Error(), noTLS) {
+			rest = append(rest, e)
+		}
+	}
+	if len(rest) == 0 {
+		return err
+	}
+	return errors.Join(rest...)
 }
 
 func isAny(err error, targets ...error) bool {

@@ -53,6 +53,8 @@ func classTests() []classTest {
 		{"certificate", &tls.CertificateVerificationError{Err: errors.New("x")}, topology.FailTLS, topology.FailLost},
 		{"no TLS", errors.New("tls error: server refused TLS connection"), topology.FailTLS, topology.FailLost},
 		{"TLS timeout", fmt.Errorf("tls error: %w", os.ErrDeadlineExceeded), topology.FailTimeout, topology.FailTimeout},
+		{"end while asked for TLS", fmt.Errorf("tls error: %w", io.EOF), topology.FailReset, topology.FailLost},
+		{"reset while asked for TLS", fmt.Errorf("tls error: %w", sys(syscall.ECONNRESET)), topology.FailReset, topology.FailLost},
 		{"53300", state("53300"), topology.FailSlots, topology.FailSlots},
 		{"57P01", state("57P01"), topology.FailShutdown, topology.FailShutdown},
 		{"57P02", state("57P02"), topology.FailShutdown, topology.FailShutdown},
@@ -78,6 +80,30 @@ func TestClasses(t *testing.T) {
 		}
 		if got := classOfLoss(c.err); got != c.lost {
 			t.Errorf("%s: a question is %s, want %s", c.name, got, c.lost)
+		}
+	}
+}
+
+// With sslmode prefer the attempt without TLS decides, since the one before it
+// had to fail at a server without TLS.
+func TestClassWithoutTLS(t *testing.T) {
+	none := errors.New("tls error: server refused TLS connection")
+	state := fmt.Errorf("server error: %w", &pgconn.PgError{Code: "57P03"})
+	for _, c := range []struct {
+		err  error
+		want topology.FailureClass
+	}{
+		{errors.Join(none, sys(syscall.ECONNRESET)), topology.FailReset},
+		{errors.Join(none, io.EOF), topology.FailReset},
+		{errors.Join(none, sys(syscall.ECONNREFUSED)), topology.FailRefused},
+		{errors.Join(none, os.ErrDeadlineExceeded), topology.FailTimeout},
+		{fmt.Errorf("connect: %w", errors.Join(none, state)), topology.FailStarting},
+		{errors.Join(tls.AlertError(40), sys(syscall.ECONNRESET)), topology.FailTLS},
+		{errors.Join(none, none), topology.FailTLS},
+		{none, topology.FailTLS},
+	} {
+		if got := classOf(withoutOffer(c.err)); got != c.want {
+			t.Errorf("%v: class %s, want %s", c.err, got, c.want)
 		}
 	}
 }

@@ -94,6 +94,9 @@ func (p *Prober) login(ctx context.Context, timeout time.Duration) (*pgconn.PgCo
 	pg, err := pgconn.ConnectConfig(ctx, c)
 	if err != nil {
 		class := classOf(err)
+		if p.o.PlainToo {
+			class = classOf(withoutOffer(err))
+		}
 		if class == topology.FailTimeout {
 			l.giveUp()
 		}

@@ -33,8 +33,9 @@ func (p *Prober) inBurst() bool {
 	return p.loop.session != nil && Pace(p.pace.Load()) == Burst
 }
 
-// sleep waits for the next question. It returns false when ctx has ended. A kept
-// session that stirs meanwhile has been ended by the server, so it is asked now.
+// sleep waits until the next question is due or the pace has changed. It returns
+// false when ctx has ended. A kept session that stirs meanwhile has been ended by
+// the server, so it is asked now; in a burst the next question finds that out.
 func (p *Prober) sleep(ctx context.Context) bool {
 	if p.loop.session != nil && !p.inBurst() && p.due() > p.o.Now().Mono {
 		defer p.loop.session.idle(p.ask.Set)()
@@ -48,7 +49,9 @@ func (p *Prober) sleep(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 		case <-t.C:
-		case <-p.plan.C():
+		case <-p.plan.C(): // what was burst until now is to be watched
+			t.Stop()
+			return true
 		case <-p.ask.C():
 			p.loop.nextFull = min(p.loop.nextFull, max(p.o.Now().Mono, p.loop.hold))
 		}

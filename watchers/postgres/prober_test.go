@@ -137,6 +137,19 @@ func TestLostSessionInBurstIsSeenAtTheNextRoleTick(t *testing.T) {
 	})
 }
 
+// A burst does not watch the session between its questions; when it is over, the
+// session is watched from that moment on, not from the next question on.
+func TestLostSessionRightAfterABurstIsSeenAtOnce(t *testing.T) {
+	withRig(t, pgtest.State{Probe: primary}, Options{}, func(r *rig) {
+		r.SetPace(Burst)
+		r.after(2010 * ms)
+		r.SetPace(Normal)
+		r.after(100 * ms)
+		r.server.Kill("57P01")
+		r.want(r.after(0), "!shutting_down login full=writable")
+	})
+}
+
 func TestSessionsEndedInALoopAreNotReplacedInALoop(t *testing.T) {
 	withRig(t, pgtest.State{Probe: primary}, Options{}, func(r *rig) {
 		r.SetPace(Burst)

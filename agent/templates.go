@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/agent/status"
+	"github.com/pgsteer/pgsteer/templates/apply"
+	"github.com/pgsteer/pgsteer/templates/builtin"
+	"github.com/pgsteer/pgsteer/templates/render"
+)
+
+func (a *Agent) buildTemplates(groups []apply.Group) (*part, error) {
+	ap, err := apply.New(apply.Options{Groups: groups, Views: &a.views, Now: a.now, Logger: a.log.With("component", partTemplates)})
+	if err != nil {
+		return nil, err
+	}
+	return &part{run: ap.Run, status: func() []status.Sink {
+		var out []status.Sink
+		for _, s := range ap.Status() {
+			counters := map[string]uint64{"reloads": s.Reloads, "reloads_failed": s.ReloadsFailed}
+			for why, n := range s.Refused {
+				counters["refused_"+why] = n
+			}
+			out = append(out, status.Sink{Name: "template " + s.Group, State: string(s.State), Error: s.Error, Since: s.Since, Counters: counters})
+		}
+		return out
+	}}, nil
+}
+
+// Groups makes the template groups of a configuration.
+func Groups(cfg *config.Config) ([]apply.Group, error) {
+	var groups []apply.Group
+	for _, t := range cfg.Templates {
+		g := apply.Group{
+			Name: t.Name, Settings: renderSettings(cfg), Check: t.Check, Reload: t.Reload, MasterSocket: t.MasterSocket,
+			Timeout: t.Timeout, ReloadInterval: t.ReloadInterval,
+		}
+		for _, name := range cfg.ClusterNames() {
+			if t.Covers(name) {
+				g.Clusters = append(g.Clusters, name)
+			}
+		}
+		for _, f := range t.Files {
+			text, name, err := templateText(f)
+			if err != nil {
+				return nil, fmt.Errorf("template %s: %w", t.Name, err)
+			}
+			g.Files = append(g.Files, apply.File{
+				Template: render.Template{Name: name, Text: text}, Destination: f.Destination, Mode: f.Mode.Mode(),
+			})
+		}
+		groups = append(groups, g)
+	}
+	return groups, nil
+}
+
+func templateText(f config.File) (text, name string, err error) {
+	if f.Builtin != "" {
+		text, ok := builtin.Text(string(f.Builtin) + ".cfg")
+		if !ok {
+			return "", "", fmt.Errorf("there is no built-in template %q; there are %v", f.Builtin, builtin.Names())
+		}
+		return text, "builtin/" + string(f.Builtin), nil
+	}
+	b, err := os.ReadFile(f.Source)
+	if err != nil {
+		return "", "", fmt.Errorf("read the template: %w", err)
+	}
+	return string(b), f.Source, nil
+}
+
+func renderSettings(cfg *config.Config) render.Settings {
+	s := render.Settings{Listen: make(map[render.PoolID][]netip.AddrPort)}
+	s.Agent, _ = netip.ParseAddrPort(string(cfg.Listen.AgentCheck))
+	for _, cl := range cfg.Clusters {
+		for _, p := range cl.Pools {
+			if at, err := netip.ParseAddrPort(string(p.Listen)); err == nil {
+				s.Listen[render.PoolID{Cluster: cl.Name, Pool: p.Name}] = []netip.AddrPort{at}
+			}
+		}
+	}
+	for _, socket := range cfg.HAProxy.Sockets {
+		if strings.HasPrefix(socket, "/") {
+			s.Options.StatsSocket = socket
+			break
+		}
+	}
+	return s
+}

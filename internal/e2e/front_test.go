@@ -1,0 +1,403 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgsteer/pgsteer/agent/status"
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/lab"
+	"github.com/pgsteer/pgsteer/xds"
+)
+
+// envoyHost is where Envoy's listeners are, on the same ports as HAProxy's on
+// 127.0.0.1: one configuration serves both.
+const envoyHost = "127.0.0.2"
+
+// front is a rig with a cluster of three nodes and balancers before it.
+type front struct {
+	*rig
+	o       frontOptions
+	cluster *lab.Cluster
+	haproxy *lab.HAProxy
+	envoy   *lab.Envoy
+
+	write, read           string // HAProxy's addresses of the pools
+	envoyWrite, envoyRead string
+	links                 map[string]*lab.Link // by node, with frontOptions.links
+	reigns                []reign
+}
+
+// frontOptions shape a front; the zero value has no balancer.
+type frontOptions struct {
+	haproxy, envoy bool
+	// links puts a link before each node; everybody but the nodes uses those.
+	links bool
+	// inventory lists these nodes in a file instead of all in the configuration.
+	inventory []string
+	// policy and replica are added to the cluster's policy and to its read pool.
+	policy, replica string
+	// external leaves starting the agent to the test.
+	external func(*front)
+}
+
+// reign is the time in which a node was the writer. A session on it before from
+// is wrong; from until on it must get no new one.
+type reign struct {
+	node        *lab.Node
+	from, until time.Time
+}
+
+// newFront starts a cluster, the agent and the balancers, and returns when
+// pgsteer has decided and the balancers obey.
+func newFront(t *testing.T, o frontOptions) *front {
+	t.Helper()
+	var needs []string
+	if o.haproxy {
+		needs = append(needs, lab.NeedHAProxy)
+	}
+	if o.envoy {
+		needs = append(needs, lab.NeedEnvoy)
+	}
+	f := &front{rig: newRig(t, needs...), o: o}
+	f.write, f.read = f.addr(), f.addr()
+	f.envoyWrite, f.envoyRead = atEnvoy(f.write), atEnvoy(f.read)
+	f.cluster = f.newCluster(lab.ClusterOptions{})
+	f.reigns = []reign{{node: f.cluster.Primary(), from: time.Now()}}
+	if o.links {
+		f.link()
+	}
+	f.writeConfig()
+	if o.external != nil {
+		o.external(f)
+	} else {
+		f.up()
+	}
+	if o.haproxy {
+		f.startHAProxy()
+	}
+	if o.envoy {
+		f.startEnvoy()
+	}
+	return f
+}
+
+func atEnvoy(addr string) string { return strings.Replace(addr, "127.0.0.1", envoyHost, 1) }
+
+// newCluster starts a cluster in the rig's lab.
+func (r *rig) newCluster(o lab.ClusterOptions) *lab.Cluster {
+	r.t.Helper()
+	c, err := r.lab.Cluster(r.t.Context(), o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
+// nodeMap writes nodes as the configuration and an inventory have them.
+func nodeMap(nodes map[string]string) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		parts = append(parts, fmt.Sprintf("%s: %q", name, nodes[name]))
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
+}
+
+// addresses are the addresses by which everybody reaches the nodes named, or all.
+func (f *front) addresses(names ...string) map[string]string {
+	out := make(map[string]string)
+	for _, n := range f.cluster.Nodes() {
+		switch {
+		case len(names) > 0 && !slices.Contains(names, n.Name()):
+		case f.links[n.Name()] != nil:
+			out[n.Name()] = f.links[n.Name()].Addr()
+		default:
+			out[n.Name()] = n.Addr()
+		}
+	}
+	return out
+}
+
+// link puts a link before each node.
+func (f *front) link() {
+	f.t.Helper()
+	f.links = make(map[string]*lab.Link)
+	for _, n := range f.cluster.Nodes() {
+		k, err := f.lab.Link(f.t.Context(), n.Addr())
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.links[n.Name()] = k
+	}
+}
+
+// writeConfig writes the configuration that HAProxy and Envoy are steered by.
+func (f *front) writeConfig() {
+	f.t.Helper()
+	nodes := "nodes: " + nodeMap(f.addresses())
+	if f.o.inventory != nil {
+		f.list(f.o.inventory...)
+		nodes = "inventory: " + f.file("nodes.yaml")
+	}
+	templates := ""
+	if f.o.haproxy {
+		templates = fmt.Sprintf(`haproxy: {sockets: [%q]}
+templates:
+  - name: haproxy
+    files: [{builtin: haproxy, destination: %q}]
+    check: [haproxy, -c, -q, -f, "{{.Staged}}"]
+    master_socket: %q
+`, f.lab.SocketPath("admin.sock"), f.file("haproxy.cfg"), f.lab.SocketPath("haproxy-master.sock"))
+	}
+	f.configure(`postgres: {user: %s, password_file: %q}
+envoy: {listen_host: %s}
+clusters:
+  main:
+    %s
+    policy: {%s}
+    pools:
+      primary: {mode: write, listen: %q}
+      replica: {mode: read, listen: %q%s}
+%s`, f.cluster.ProbeUser(), f.password(f.cluster.Password(f.cluster.ProbeUser())), envoyHost,
+		nodes, f.o.policy, f.write, f.read, f.o.replica, templates)
+}
+
+// list writes the inventory: these nodes.
+func (f *front) list(names ...string) {
+	f.t.Helper()
+	f.replace("nodes.yaml", nodeMap(f.addresses(names...))+"\n")
+}
+
+// file is a path in the lab's folder.
+func (r *rig) file(name string) string { return filepath.Join(r.lab.Dir(), name) }
+
+// replace writes a file aside and moves it into place.
+func (r *rig) replace(name, text string) {
+	r.t.Helper()
+	if err := os.WriteFile(r.file(name+".new"), []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.Rename(r.file(name+".new"), r.file(name)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// startHAProxy starts HAProxy on the rendered file. The reload that pgsteer owes
+// since it wrote the file comes then; afterwards there is nothing left to do.
+func (f *front) startHAProxy() {
+	f.t.Helper()
+	f.until("haproxy.cfg", func() bool {
+		_, err := os.Stat(f.file("haproxy.cfg"))
+		return err == nil
+	})
+	var err error
+	f.haproxy, err = f.lab.HAProxy(f.t.Context(), lab.HAProxyOptions{
+		ConfigFile: f.file("haproxy.cfg"), AdminSocket: f.lab.SocketPath("admin.sock"),
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.until("the template to be applied", func() bool { return f.sink("template haproxy").State == "applied" })
+	f.until("HAProxy to let writes and reads through", func() bool { return f.reached(f.write) != 0 && f.reached(f.read) != 0 })
+}
+
+// startEnvoy starts an Envoy with the printed bootstrap.
+func (f *front) startEnvoy() {
+	f.t.Helper()
+	server, err := topology.ParseAddress(f.xds)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.envoy, err = f.lab.Envoy(f.t.Context(), lab.EnvoyOptions{Bootstrap: xds.Bootstrap(xds.BootstrapOptions{Server: server})})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.until("Envoy to let writes and reads through", func() bool { return f.reached(f.envoyWrite) != 0 && f.reached(f.envoyRead) != 0 })
+}
+
+// dial opens a session as an application would.
+func (r *rig) dial(addr string) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
+	defer cancel()
+	return pgx.Connect(ctx, "postgres://app@"+addr+"/postgres?sslmode=disable")
+}
+
+// reached opens a session and returns the port of the server that it reached; 0: none.
+func (r *rig) reached(addr string) int {
+	c, err := r.dial(addr)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = c.Close(context.Background()) }()
+	return serverPort(c)
+}
+
+// serverPort asks a session which server it is on; 0: it does not answer.
+func serverPort(c *pgx.Conn) (port int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := c.QueryRow(ctx, "SELECT inet_server_port()").Scan(&port); err != nil {
+		return 0
+	}
+	return port
+}
+
+// session opens a session that ends with the test, on a server of a port (0: any).
+func (r *rig) session(addr string, port int) *pgx.Conn {
+	r.t.Helper()
+	var found *pgx.Conn
+	r.until(fmt.Sprintf("a session through %s to port %d", addr, port), func() bool {
+		c, err := r.dial(addr)
+		if err != nil {
+			return false
+		}
+		if p := serverPort(c); p == 0 || port != 0 && p != port {
+			_ = c.Close(context.Background())
+			return false
+		}
+		found = c
+		return true
+	})
+	r.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = found.Close(ctx)
+	})
+	return found
+}
+
+// watchEnd reports the moment at which an idle session ends. The session is of
+// no other use afterwards.
+func watchEnd(t *testing.T, c *pgx.Conn) <-chan time.Time {
+	ended := make(chan time.Time, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if _, err := c.WaitForNotification(ctx); err != nil && ctx.Err() == nil {
+			ended <- time.Now()
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return ended
+}
+
+// sink is how a sink of the agent fares, as status tells.
+func (r *rig) sink(name string) status.Sink {
+	for _, s := range r.report().Sinks {
+		if s.Name == name {
+			return s
+		}
+	}
+	return status.Sink{}
+}
+
+// report is what `pgsteer status -o json` prints; empty while the agent is away.
+func (r *rig) report() (rep status.Report) {
+	if code, body := r.get(r.status, "/api/v1/status"); code != http.StatusOK || json.Unmarshal([]byte(body), &rep) != nil {
+		return status.Report{}
+	}
+	return rep
+}
+
+// worker is the process number of HAProxy's worker: another one means a reload.
+func (f *front) worker() int {
+	f.t.Helper()
+	w, err := f.haproxy.Workers(f.t.Context())
+	if err != nil || len(w) != 1 {
+		f.t.Fatalf("HAProxy's workers: %v, %v", w, err)
+	}
+	return w[0]
+}
+
+// node returns a node of the cluster.
+func (f *front) node(name string) *lab.Node { return f.cluster.Node(name) }
+
+// writer is the node that takes writes by the test's own book.
+func (f *front) writer() *lab.Node { return f.reigns[len(f.reigns)-1].node }
+
+// succeeded notes a change of the writer.
+func (f *front) succeeded(next *lab.Node, tl lab.Timeline) {
+	f.reigns[len(f.reigns)-1].until = tl.Promoted
+	f.reigns = append(f.reigns, reign{node: next, from: tl.NewWritable})
+}
+
+// switchover moves the writer in an orderly way.
+func (f *front) switchover(to string) lab.Timeline {
+	f.t.Helper()
+	tl, err := f.cluster.Switchover(f.t.Context(), to)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.succeeded(f.node(to), tl)
+	return tl
+}
+
+// failover promotes the standby that has received most. The old writer is
+// dead, frozen or out of reach.
+func (f *front) failover() lab.Timeline {
+	f.t.Helper()
+	var best *lab.Node
+	var most topology.LSN
+	for _, n := range f.cluster.Nodes() {
+		if n == f.writer() {
+			continue
+		}
+		if at := f.received(n); best == nil || at > most {
+			best, most = n, at
+		}
+	}
+	tl, err := f.cluster.Failover(f.t.Context(), best.Name())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.succeeded(best, tl)
+	return tl
+}
+
+func (f *front) received(n *lab.Node) topology.LSN {
+	f.t.Helper()
+	c, err := n.Conn(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer func() { _ = c.Close(context.Background()) }()
+	var text string
+	err = c.QueryRow(f.t.Context(), "SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())::text").Scan(&text)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	at, err := topology.ParseLSN(text)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return at
+}
+
+// rejoin rebuilds a node as a standby and waits until it serves reads.
+func (f *front) rejoin(n *lab.Node) {
+	f.t.Helper()
+	if err := f.cluster.Rejoin(f.t.Context(), n.Name()); err != nil {
+		f.t.Fatal(err)
+	}
+	f.is("main", "replica", n.Name(), topology.Up, topology.CodeReplica)
+}
+
+// do fails the test on an error.
+func (r *rig) do(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
