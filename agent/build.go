@@ -30,31 +30,39 @@ const (
 
 // plan is a part that a configuration wants.
 type plan struct {
-	name string
-	made string // see part
-	make func() (*part, error)
+	name    string
+	made    string // see part
+	listens bool   // make binds an address
+	make    func() (*part, error)
 }
 
 // plans lists what a configuration wants. Policies, pools, the local node and
 // Envoy's settings are in no part's made: running parts take them over.
 func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 	var all []plan
-	add := func(want bool, name string, made any, make func() (*part, error)) {
-		if want {
-			all = append(all, plan{name, fmt.Sprintf("%#v", made), make})
+	add := func(name string, made any, make func() (*part, error)) {
+		all = append(all, plan{name: name, made: fmt.Sprintf("%#v", made), make: make})
+	}
+	server := func(name string, address config.ListenAddress, make func() (*part, error)) {
+		if !address.Off() {
+			all = append(all, plan{name: name, made: string(address), listens: true, make: make})
 		}
 	}
 	l := cfg.Listen
-	add(!l.AgentCheck.Off(), partAgentCheck, l.AgentCheck, func() (*part, error) { return a.buildAgentCheck(l.AgentCheck) })
-	add(!l.Health.Off(), partHealth, l.Health, func() (*part, error) { return a.buildHealth(cfg) })
-	add(!l.Status.Off(), partStatus, l.Status, func() (*part, error) { return a.buildStatus(l.Status) })
-	add(!l.XDS.Off(), partXDS, l.XDS, func() (*part, error) { return a.buildXDS(cfg) })
-	add(len(cfg.HAProxy.Sockets) > 0, partRuntime, cfg.HAProxy, func() (*part, error) { return a.buildRuntime(cfg.HAProxy) })
+	server(partAgentCheck, l.AgentCheck, func() (*part, error) { return a.buildAgentCheck(l.AgentCheck) })
+	server(partHealth, l.Health, func() (*part, error) { return a.buildHealth(cfg) })
+	server(partStatus, l.Status, func() (*part, error) { return a.buildStatus(l.Status) })
+	server(partXDS, l.XDS, func() (*part, error) { return a.buildXDS(cfg) })
+	if len(cfg.HAProxy.Sockets) > 0 {
+		add(partRuntime, cfg.HAProxy, func() (*part, error) { return a.buildRuntime(cfg.HAProxy) })
+	}
 	groups, err := Groups(cfg)
 	if err != nil {
 		return nil, err
 	}
-	add(len(groups) > 0, partTemplates, groups, func() (*part, error) { return a.buildTemplates(groups) })
+	if len(groups) > 0 {
+		add(partTemplates, groups, func() (*part, error) { return a.buildTemplates(groups) })
+	}
 	client, err := a.consulClient(cfg)
 	if err != nil {
 		return nil, err
@@ -66,7 +74,7 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 		if cl.Authority == topology.AuthorityPatroni {
 			made = append(made, cfg.Consul)
 		}
-		add(true, partCluster+cl.Name, made, func() (*part, error) { return a.buildCluster(cfg, cl, client) })
+		add(partCluster+cl.Name, made, func() (*part, error) { return a.buildCluster(cfg, cl, client) })
 	}
 	return all, nil
 }
@@ -107,6 +115,25 @@ func (a *Agent) build(cfg *config.Config) (next map[string]*part, stale []string
 		}
 	}
 	return next, stale, nil
+}
+
+// Check reports everything that would keep an agent from running by a
+// configuration, but for addresses that are in use. It opens no connection.
+func Check(cfg *config.Config) error {
+	o := Options{}.withDefaults()
+	a := &Agent{o: o, log: o.Logger, now: topology.NewTicker(o.Clock), store: newStore("", o.Logger)}
+	all, err := a.plans(cfg)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, w := range all {
+		if !w.listens {
+			_, err := w.make()
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // consulClient is nil for a configuration that does not need Consul.

@@ -25,7 +25,7 @@ func (a *Agent) watchIsolation(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		now := a.isolated()
+		now := a.isolated(before)
 		switch {
 		case now && !before:
 			a.log.Error("every cluster is silent; the trouble is taken to be on this side, silence takes nobody out until one answers")
@@ -63,31 +63,42 @@ func (a *Agent) clustersNow() []*cluster {
 	return all
 }
 
-func (a *Agent) isolated() bool {
-	names := a.views.Keys()
-	if len(names) < 2 {
-		return false
-	}
+// isolated: at least two clusters were heard and are silent now, and nothing at
+// all answers. A cluster that began during the silence was never heard, which
+// neither begins nor ends it.
+func (a *Agent) isolated(before bool) bool {
+	names, heard := a.views.Keys(), 0
 	for _, name := range names {
 		v := a.views.Get(name)
-		if v == nil || v.Facts == nil || !allSilent(v.Facts) {
+		if v == nil || v.Facts == nil {
+			continue
+		}
+		silent, known := silence(v.Facts)
+		if !silent {
 			return false
 		}
+		if known {
+			heard++
+		}
 	}
-	return true
+	return len(names) >= 2 && (before || heard >= 2)
 }
 
-// allSilent: every node was heard before and now times out.
-func allSilent(f *topology.Facts) bool {
+// silence reports whether no node of a cluster answers, and whether any did before.
+func silence(f *topology.Facts) (silent, known bool) {
 	for _, n := range f.Nodes {
-		if n.AnsweredAt == 0 || n.FailingAt == 0 || n.Failure == nil {
-			return false
+		if n.AnsweredAt != 0 && n.FailingAt == 0 || n.Failure != nil && !isSilence(n.Failure.Class) {
+			return false, true
 		}
-		switch n.Failure.Class {
-		case topology.FailTimeout, topology.FailUnreachable, topology.FailName, topology.FailLocal:
-		default:
-			return false
-		}
+		known = known || n.AnsweredAt != 0
 	}
-	return len(f.Nodes) > 0
+	return true, known
+}
+
+func isSilence(c topology.FailureClass) bool {
+	switch c {
+	case topology.FailTimeout, topology.FailUnreachable, topology.FailName, topology.FailLocal:
+		return true
+	}
+	return false
 }

@@ -120,6 +120,10 @@ func (r *rig) up() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	r.run(a)
+}
+
+func (r *rig) run(a *Agent) {
 	ctx, stop := context.WithCancel(context.Background())
 	r.agent, r.stop, r.ended = a, stop, make(chan error, 1)
 	go func() { r.ended <- a.Run(ctx) }()
@@ -271,44 +275,17 @@ func newNode(t *testing.T, p topology.Probe) *node {
 		t.Fatal(err)
 	}
 	n := &node{Server: pgtest.New(pgtest.State{Probe: p}), addr: ln.Addr().String()}
-	var open sync.WaitGroup
-	open.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			open.Go(func() { n.bridge(c) })
-		}
-	})
+	var served sync.WaitGroup
+	served.Go(func() { n.Serve(ln) })
 	t.Cleanup(func() {
 		_ = ln.Close()
 		n.Close()
-		open.Wait()
+		served.Wait()
 	})
 	return n
 }
 
-// bridge carries a connection between a socket and the scripted server.
-func (n *node) bridge(c net.Conn) {
-	defer func() { _ = c.Close() }()
-	s, err := n.Dial(context.Background(), "tcp", n.addr)
-	if err != nil {
-		return
-	}
-	defer func() { _ = s.Close() }()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = io.Copy(s, c)
-		_ = s.Close()
-	}()
-	_, _ = io.Copy(c, s)
-	_ = c.Close()
-	<-done
-}
-
-// cluster is a cluster's text in the file, on two nodes.
+// clusterText is a cluster's text in the file, on two nodes.
 func clusterText(name string, n1, n2 *node, more ...string) string {
 	return fmt.Sprintf("  %s:\n    nodes: {n1: %s, n2: %s}\n", name, n1.addr, n2.addr) + strings.Join(more, "")
 }

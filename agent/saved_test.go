@@ -151,6 +151,7 @@ func TestAFolderThatCannotBeWrittenIsRetriedAndReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
+		s = newStore(s.dir, s.log) // its channels must belong to the bubble
 		ctx, cancel := contextFor(t)
 		done := make(chan struct{})
 		go func() { defer close(done); s.run(ctx) }()
@@ -185,6 +186,7 @@ func TestAFolderThatCannotBeWrittenIsRetriedAndReported(t *testing.T) {
 func TestTheLastWordIsWrittenAtTheEnd(t *testing.T) {
 	s, _ := testStore(t)
 	synctest.Test(t, func(t *testing.T) {
+		s = newStore(s.dir, s.log) // its channels must belong to the bubble
 		ctx, cancel := contextFor(t)
 		done := make(chan struct{})
 		go func() { defer close(done); s.run(ctx) }()

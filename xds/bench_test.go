@@ -115,6 +115,7 @@ func BenchmarkApply(b *testing.B) {
 
 // benchSet is one cluster with a write pool alone.
 func benchSet(b *testing.B, verdicts ...topology.Verdict) *encoded {
+	b.Helper()
 	snap := decision("c", 1, verdicts...)
 	snap.Pools = snap.Pools[:1]
 	set, err := resources.Build(snap, resources.Settings{})
@@ -129,6 +130,7 @@ func benchSet(b *testing.B, verdicts ...topology.Verdict) *encoded {
 }
 
 func benchStream(b *testing.B, s *store, names []string) (chan cachev3.DeltaResponse, func()) {
+	b.Helper()
 	st := &stream{store: s, notes: newNotes(new(ledger), topology.NewTicker(time.Now), "delta", "")}
 	out := make(chan cachev3.DeltaResponse, 10)
 	sub := streamv3.NewDeltaSubscription(names, nil, nil, false)

@@ -41,13 +41,13 @@ type rig struct {
 	conn   *grpc.ClientConn
 }
 
-func newRig(t testing.TB, o Options) *rig {
-	t.Helper()
-	return newRigAt(t, o, "127.0.0.1:0")
+func newRig(tb testing.TB, o Options) *rig {
+	tb.Helper()
+	return newRigAt(tb, o, "127.0.0.1:0")
 }
 
-func newRigAt(t testing.TB, o Options, addr string) *rig {
-	t.Helper()
+func newRigAt(tb testing.TB, o Options, addr string) *rig {
+	tb.Helper()
 	if o.Views == nil {
 		o.Views = new(latest.Map[string, topology.View])
 	}
@@ -56,7 +56,7 @@ func newRigAt(t testing.TB, o Options, addr string) *rig {
 	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	r := &rig{views: o.Views, server: New(o), addr: ln.Addr().String()}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -70,14 +70,14 @@ func newRigAt(t testing.TB, o Options, addr string) *rig {
 		stopped = true
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("the server ended with %v", err)
+			tb.Errorf("the server ended with %v", err)
 		}
 	}
 	r.conn, err = grpc.NewClient(r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		r.stop()
 		_ = r.conn.Close()
 	})
@@ -109,6 +109,7 @@ func decision(cluster string, generation uint64, verdicts ...topology.Verdict) *
 			reads = topology.Up
 		case topology.Undecided:
 			reads = topology.Undecided
+		case topology.Up, topology.Drain:
 		}
 		r.Nodes = append(r.Nodes, topology.NodeVerdict{Node: n.Name, Address: n.Address, Verdict: reads, Weight: 100})
 	}
@@ -121,18 +122,18 @@ const (
 )
 
 // endpointsOf is the name that the cluster of a pool asks its endpoints by.
-func endpointsOf(t testing.TB, snap *topology.Snapshot, pool string) string {
-	t.Helper()
+func endpointsOf(tb testing.TB, snap *topology.Snapshot, pool string) string {
+	tb.Helper()
 	set, err := resources.Build(snap, resources.Settings{})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, e := range set.Endpoints {
 		if poolOf(e.GetClusterName()) == resources.Name(snap.Cluster, pool) {
 			return e.GetClusterName()
 		}
 	}
-	t.Fatalf("no pool %s", pool)
+	tb.Fatalf("no pool %s", pool)
 	return ""
 }
 
@@ -143,14 +144,14 @@ type delta struct {
 	in     chan *discoveryv3.DeltaDiscoveryResponse
 }
 
-func (r *rig) delta(t testing.TB) *delta {
-	t.Helper()
+func (r *rig) delta(tb testing.TB) *delta {
+	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(r.conn).DeltaAggregatedResources(ctx)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	d := &delta{t: t, stream: s, in: make(chan *discoveryv3.DeltaDiscoveryResponse, 100)}
+	d := &delta{t: tb, stream: s, in: make(chan *discoveryv3.DeltaDiscoveryResponse, 100)}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -163,7 +164,7 @@ func (r *rig) delta(t testing.TB) *delta {
 			d.in <- m
 		}
 	}()
-	t.Cleanup(func() { cancel(); <-done })
+	tb.Cleanup(func() { cancel(); <-done })
 	return d
 }
 
@@ -222,34 +223,34 @@ func (d *delta) names(m *discoveryv3.DeltaDiscoveryResponse) []string {
 	return names
 }
 
-func receive[M any](t testing.TB, in <-chan M) M {
-	t.Helper()
+func receive[M any](tb testing.TB, in <-chan M) M {
+	tb.Helper()
 	select {
 	case m, open := <-in:
 		if !open {
-			t.Fatal("the stream ended")
+			tb.Fatal("the stream ended")
 		}
 		return m
 	case <-time.After(patience):
-		t.Fatal("no answer came")
+		tb.Fatal("no answer came")
 		panic("unreachable")
 	}
 }
 
 // text writes what a test cares about: hosts with their health, chains.
-func text(t testing.TB, name string, value []byte, k kind) string {
-	t.Helper()
+func text(tb testing.TB, name string, value []byte, k kind) string {
+	tb.Helper()
 	switch k {
 	case kindCluster:
-		m := unpack(t, value, new(clusterv3.Cluster))
+		m := unpack(tb, value, new(clusterv3.Cluster))
 		return m.GetName()
 	case kindListener:
-		m := unpack(t, value, new(listenerv3.Listener))
+		m := unpack(tb, value, new(listenerv3.Listener))
 		return m.GetName() + " " + m.GetFilterChains()[0].GetName()
 	default:
-		m := unpack(t, value, new(endpointv3.ClusterLoadAssignment))
+		m := unpack(tb, value, new(endpointv3.ClusterLoadAssignment))
 		if name != "" && m.GetClusterName() != name {
-			t.Errorf("%s holds the assignment of %s", name, m.GetClusterName())
+			tb.Errorf("%s holds the assignment of %s", name, m.GetClusterName())
 		}
 		hosts := []string{poolOf(m.GetClusterName())}
 		for _, l := range m.GetEndpoints() {
@@ -261,10 +262,10 @@ func text(t testing.TB, name string, value []byte, k kind) string {
 	}
 }
 
-func unpack[M proto.Message](t testing.TB, value []byte, m M) M {
-	t.Helper()
+func unpack[M proto.Message](tb testing.TB, value []byte, m M) M {
+	tb.Helper()
 	if err := proto.Unmarshal(value, m); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return m
 }
@@ -294,46 +295,46 @@ func versions(all ...*discoveryv3.DeltaDiscoveryResponse) map[string]string {
 }
 
 // onlyClusters is node metadata that names clusters, as our bootstrap has it.
-func onlyClusters(t testing.TB, names ...any) *structpb.Struct {
-	t.Helper()
+func onlyClusters(tb testing.TB, names ...any) *structpb.Struct {
+	tb.Helper()
 	s, err := structpb.NewStruct(map[string]any{"pg": map[string]any{"clusters": names}})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }
 
 // until waits for what the server does on its own.
-func until(t testing.TB, what string, reached func() bool) {
-	t.Helper()
+func until(tb testing.TB, what string, reached func() bool) {
+	tb.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for end := time.After(patience); !reached(); {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("waited in vain until %s", what)
+			tb.Fatalf("waited in vain until %s", what)
 		}
 	}
 }
 
 // served waits until the server holds the listener of main's write pool with
 // this chain.
-func (r *rig) served(t testing.TB, chain string) {
-	t.Helper()
-	until(t, chain+" is served", func() bool {
+func (r *rig) served(tb testing.TB, chain string) {
+	tb.Helper()
+	until(tb, chain+" is served", func() bool {
 		s := r.server.store
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		l := s.tables[kindListener].resources["main/primary"]
-		return l != nil && text(t, l.name, l.wire.GetResource().GetValue(), kindListener) == "main/primary "+chain
+		return l != nil && text(tb, l.name, l.wire.GetResource().GetValue(), kindListener) == "main/primary "+chain
 	})
 }
 
 // waiting waits until the server's one stream has open requests of all types.
-func (r *rig) waiting(t testing.TB) {
-	t.Helper()
-	until(t, "the requests are read", func() bool {
+func (r *rig) waiting(tb testing.TB) {
+	tb.Helper()
+	until(tb, "the requests are read", func() bool {
 		s := r.server.store
 		s.mu.Lock()
 		defer s.mu.Unlock()

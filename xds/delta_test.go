@@ -12,10 +12,10 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-func same(t testing.TB, what string, want, got any) {
-	t.Helper()
+func same(tb testing.TB, what string, want, got any) {
+	tb.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatalf("%s (-want +got):\n%s", what, diff)
+		tb.Fatalf("%s (-want +got):\n%s", what, diff)
 	}
 }
 

@@ -23,14 +23,14 @@ type sotw struct {
 	in     chan *discoveryv3.DiscoveryResponse
 }
 
-func (r *rig) sotw(t testing.TB) *sotw {
-	t.Helper()
+func (r *rig) sotw(tb testing.TB) *sotw {
+	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(r.conn).StreamAggregatedResources(ctx)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	c := &sotw{t: t, stream: s, in: make(chan *discoveryv3.DiscoveryResponse, 100)}
+	c := &sotw{t: tb, stream: s, in: make(chan *discoveryv3.DiscoveryResponse, 100)}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -43,7 +43,7 @@ func (r *rig) sotw(t testing.TB) *sotw {
 			c.in <- m
 		}
 	}()
-	t.Cleanup(func() { cancel(); <-done })
+	tb.Cleanup(func() { cancel(); <-done })
 	return c
 }
 

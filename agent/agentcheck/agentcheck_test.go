@@ -38,12 +38,12 @@ func newWorld(snapshots ...*topology.Snapshot) *world {
 	return w
 }
 
-func (w *world) server(t testing.TB, o Options) *Server {
-	t.Helper()
+func (w *world) server(tb testing.TB, o Options) *Server {
+	tb.Helper()
 	o.Views, o.Now = &w.views, w.tick
 	s, err := New(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }
@@ -196,11 +196,11 @@ func FuzzLine(f *testing.F) {
 }
 
 // serve runs a server on a loopback port and returns how to ask it.
-func serve(t testing.TB, s *Server, bound *Key) (ask func(request string) (net.Conn, *net.TCPConn)) {
-	t.Helper()
+func serve(tb testing.TB, s *Server, bound *Key) (ask func(request string) (net.Conn, *net.TCPConn)) {
+	tb.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -211,31 +211,31 @@ func serve(t testing.TB, s *Server, bound *Key) (ask func(request string) (net.C
 		}
 		done <- s.Serve(ctx, ln)
 	}()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Error("Serve:", err)
+			tb.Error("Serve:", err)
 		}
 	})
 	return func(request string) (net.Conn, *net.TCPConn) {
 		c, err := net.Dial("tcp", ln.Addr().String())
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		t.Cleanup(func() { c.Close() })
+		tb.Cleanup(func() { c.Close() })
 		c.SetDeadline(time.Now().Add(10 * time.Second))
 		if _, err := io.WriteString(c, request); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		return c, c.(*net.TCPConn)
 	}
 }
 
-func readAll(t testing.TB, c net.Conn) string {
-	t.Helper()
+func readAll(tb testing.TB, c net.Conn) string {
+	tb.Helper()
 	b, err := io.ReadAll(c)
 	if err != nil {
-		t.Fatalf("after %q: %v", b, err)
+		tb.Fatalf("after %q: %v", b, err)
 	}
 	return string(b)
 }

@@ -37,6 +37,7 @@ func BenchmarkAgentCheck(b *testing.B) {
 }
 
 func listen(b *testing.B) net.Listener {
+	b.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
@@ -62,6 +63,7 @@ func serveBare(ln net.Listener) {
 // askMany asks n times from each of several clients at once, as many HAProxy
 // threads would: a single one would mostly measure its own waiting.
 func askMany(b *testing.B, addr string, n int) time.Duration {
+	b.Helper()
 	start := time.Now()
 	var clients sync.WaitGroup
 	for range 8 {
@@ -76,6 +78,7 @@ func askMany(b *testing.B, addr string, n int) time.Duration {
 }
 
 func askOnce(b *testing.B, addr string) {
+	b.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		b.Error(err)

@@ -23,7 +23,7 @@ type Cluster struct {
 	Postgres Postgres `yaml:"postgres" like:"postgres"`
 }
 
-// Patroni says where the cluster's keys lie in Consul: NAMESPACE/SCOPE/…
+// Patroni says where the cluster's keys lie in Consul: below NAMESPACE/SCOPE/.
 type Patroni struct {
 	Scope     string `yaml:"scope"` // default: the cluster's name
 	Namespace string `yaml:"namespace"`

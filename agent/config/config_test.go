@@ -41,6 +41,7 @@ func TestBadFiles(t *testing.T) {
 }
 
 func checkBadFile(t *testing.T, file, golden string) {
+	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

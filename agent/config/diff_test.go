@@ -27,6 +27,7 @@ func leaves(name string, v reflect.Value, visit func(name string, v reflect.Valu
 }
 
 func change(t *testing.T, v reflect.Value) {
+	t.Helper()
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString(v.String() + "x")

@@ -57,8 +57,7 @@ templates:
 	}
 	file := filepath.Join(dir, "pgsteer.yaml")
 	_, err := Load(file)
-	var faults *Faults
-	if !errors.As(err, &faults) {
+	if _, ok := errors.AsType[*Faults](err); !ok {
 		t.Fatalf("got %v, want *Faults", err)
 	}
 	got := strings.ReplaceAll(err.Error(), dir+"/", "")

@@ -18,6 +18,7 @@ func (w *world) members(names ...string) {
 
 // byMembers is a settled world whose nodes only the authority lists.
 func byMembers(t *testing.T) *world {
+	t.Helper()
 	w := newWorld(t, patroni)
 	w.s = NewState(Options{Cluster: "main", NodeSources: []topology.SourceID{consulSource}, Start: w.now})
 	w.wake = w.now.Mono

@@ -13,7 +13,6 @@ type oracle struct {
 	log       []topology.Observation
 	since     int    // first entry since the last decision
 	writer    string // of the last decision
-	address   topology.Address
 	holding   string // who was up and has at most drained since
 	pinned    uint64
 	addresses map[string]topology.Address

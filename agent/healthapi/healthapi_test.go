@@ -80,15 +80,15 @@ func mainCluster() (*topology.Snapshot, *topology.Facts) {
 	return s, f
 }
 
-func server(t testing.TB, s *topology.Snapshot, f *topology.Facts, o Options) *Server {
-	t.Helper()
+func server(tb testing.TB, s *topology.Snapshot, f *topology.Facts, o Options) *Server {
+	tb.Helper()
 	o.Views, o.Now = new(latest.Map[string, topology.View]), clock
 	if s != nil {
 		o.Views.Set(s.Cluster, &topology.View{Snapshot: s, Facts: f, ValidUntil: now + 1})
 	}
 	srv, err := New(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return srv
 }
@@ -96,9 +96,11 @@ func server(t testing.TB, s *topology.Snapshot, f *topology.Facts, o Options) *S
 // ask returns the status of a path; -1 when the connection is closed unanswered.
 func ask(h http.Handler, method, target string) (status int, answer *httptest.ResponseRecorder) {
 	defer func() {
-		if p := recover(); p == http.ErrAbortHandler {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
 			status = -1
-		} else if p != nil {
+		default:
 			panic(p)
 		}
 	}()

@@ -15,31 +15,31 @@ import (
 )
 
 // listen serves on loopback until the test ends and returns the address.
-func listen(t testing.TB, s *Server) string {
-	t.Helper()
+func listen(tb testing.TB, s *Server) string {
+	tb.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- s.Serve(ctx, ln) }()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Error("Serve:", err)
+			tb.Error("Serve:", err)
 		}
 	})
 	return ln.Addr().String()
 }
 
-func dial(t testing.TB, addr string) net.Conn {
-	t.Helper()
+func dial(tb testing.TB, addr string) net.Conn {
+	tb.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
+	tb.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	return c
 }
@@ -60,6 +60,7 @@ func TestKeepAliveAndLengths(t *testing.T) {
 		}
 		lengths[method] = r.ContentLength
 		_, _ = io.Copy(io.Discard, r.Body)
+		_ = r.Body.Close()
 	}
 	if lengths["HEAD"] != lengths["GET"] || lengths["OPTIONS"] != 0 {
 		t.Errorf("lengths %v, want HEAD as GET and none for OPTIONS", lengths)

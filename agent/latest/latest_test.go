@@ -10,8 +10,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func ptr[T any](v T) *T { return &v }
-
 // ready reports whether a subscription has a token, and takes it.
 func ready[K comparable, V any](s *Subscription[K, V]) bool {
 	select {
@@ -32,9 +30,9 @@ func TestNewestWins(t *testing.T) {
 	if m.Get("a") != nil || m.Keys() != nil {
 		t.Fatal("an empty map has a value")
 	}
-	m.Set("a", ptr(1))
-	m.Set("a", ptr(2))
-	m.Refresh("b", ptr(3))
+	m.Set("a", new(1))
+	m.Set("a", new(2))
+	m.Refresh("b", new(3))
 	if *m.Get("a") != 2 || *m.Get("b") != 3 || m.Get("c") != nil {
 		t.Fatalf("a is %d, b is %d", *m.Get("a"), *m.Get("b"))
 	}
@@ -51,7 +49,7 @@ func TestNewestWins(t *testing.T) {
 // TestSubscription: each changed key once, however often it changed.
 func TestSubscription(t *testing.T) {
 	var m Map[string, int]
-	m.Set("a", ptr(1))
+	m.Set("a", new(1))
 	s := m.Subscribe()
 	if !ready(s) || !slices.Equal(s.Take(), []string{"a"}) {
 		t.Fatal("a present key does not count as changed")
@@ -59,14 +57,14 @@ func TestSubscription(t *testing.T) {
 	if ready(s) || len(s.Take()) != 0 {
 		t.Fatal("nothing changed, and yet there is something to take")
 	}
-	m.Refresh("a", ptr(2))
-	m.Refresh("new", ptr(2))
+	m.Refresh("a", new(2))
+	m.Refresh("new", new(2))
 	if ready(s) {
 		t.Fatal("a refresh woke a subscriber")
 	}
 	for range 100 {
-		m.Set("a", ptr(3))
-		m.Set("b", ptr(4))
+		m.Set("a", new(3))
+		m.Set("b", new(4))
 	}
 	m.Delete("b")
 	if !ready(s) {
@@ -79,7 +77,7 @@ func TestSubscription(t *testing.T) {
 		t.Fatalf("changed keys %v", keys)
 	}
 	s.Close()
-	m.Set("a", ptr(5))
+	m.Set("a", new(5))
 	if ready(s) {
 		t.Fatal("a closed subscription was woken")
 	}
@@ -110,12 +108,12 @@ func TestConcurrent(t *testing.T) {
 		writing.Go(func() {
 			for v := 1; v <= last; v++ {
 				if v%3 == 0 {
-					m.Refresh(k, ptr(v))
+					m.Refresh(k, new(v))
 				} else {
-					m.Set(k, ptr(v))
+					m.Set(k, new(v))
 				}
 			}
-			m.Set(k, ptr(last))
+			m.Set(k, new(last))
 		})
 		reading.Go(func() {
 			for before := 0; before < last; {
@@ -161,12 +159,12 @@ func TestConcurrent(t *testing.T) {
 // TestConcurrentKeys: keys come and go while others are read.
 func TestConcurrentKeys(t *testing.T) {
 	var m Map[int, int]
-	m.Set(-1, ptr(1))
+	m.Set(-1, new(1))
 	var wg sync.WaitGroup
 	for k := range 4 {
 		wg.Go(func() {
 			for range 500 {
-				m.Set(k, ptr(k))
+				m.Set(k, new(k))
 				if *m.Get(k) != k {
 					t.Errorf("%d has another's value", k)
 				}
@@ -192,7 +190,7 @@ func TestConcurrentKeys(t *testing.T) {
 func BenchmarkGet(b *testing.B) {
 	var m Map[string, int]
 	for _, k := range []string{"main", "orders", "billing"} {
-		m.Set(k, ptr(1))
+		m.Set(k, new(1))
 	}
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
@@ -208,7 +206,7 @@ func BenchmarkSet(b *testing.B) {
 	var m Map[string, int]
 	s := m.Subscribe()
 	defer s.Close()
-	v := ptr(1)
+	v := new(1)
 	b.ReportAllocs()
 	for range b.N {
 		m.Set("main", v)

@@ -52,32 +52,32 @@ backend guard_main_primary
  server g 127.0.0.1:9 agent-send "main primary !guard\n" agent-check agent-addr 127.0.0.1 agent-port %[2]d agent-inter 10m no-check
 `
 
-func newRig(t testing.TB) *rig {
-	t.Helper()
-	r := &rig{dir: t.TempDir(), binary: findHAProxy(t)}
+func newRig(tb testing.TB) *rig {
+	tb.Helper()
+	r := &rig{dir: tb.TempDir(), binary: findHAProxy(tb)}
 	if len(r.dir) > 80 { // a UNIX socket's path has 107 bytes at most
 		dir, err := os.MkdirTemp("", "pgsteer")
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		t.Cleanup(func() { os.RemoveAll(dir) })
+		tb.Cleanup(func() { os.RemoveAll(dir) })
 		r.dir = dir
 	}
 	r.config = filepath.Join(r.dir, "haproxy.cfg")
-	text := fmt.Sprintf(rigConfig[1:], r.dir, greet(t, ""), greet(t, "n1"), greet(t, "n2"))
+	text := fmt.Sprintf(rigConfig[1:], r.dir, greet(tb, ""), greet(tb, "n1"), greet(tb, "n2"))
 	if err := os.WriteFile(r.config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	r.start(t)
+	r.start(tb)
 	p, err := New(Options{Sockets: []string{r.dir + "/admin.sock"}, Views: &r.views, Now: topology.NewTicker(time.Now)})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	r.pusher = p
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- p.Run(ctx) }()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		<-done
 	})
@@ -85,27 +85,27 @@ func newRig(t testing.TB) *rig {
 }
 
 // findHAProxy skips the test without HAProxy, except where CI promises it.
-func findHAProxy(t testing.TB) string {
+func findHAProxy(tb testing.TB) string {
 	for _, name := range []string{"haproxy", "/usr/sbin/haproxy"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}
 	}
 	if os.Getenv("CI") == "true" {
-		t.Fatal("no haproxy on a machine that promises one")
+		tb.Fatal("no haproxy on a machine that promises one")
 	}
-	t.Skip("no haproxy")
+	tb.Skip("no haproxy")
 	return ""
 }
 
 // greet listens on a free port and says name to everybody, or closes at once
 // when it has none. It returns the port.
-func greet(t testing.TB, name string) int {
+func greet(tb testing.TB, name string) int {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { ln.Close() })
+	tb.Cleanup(func() { ln.Close() })
 	go func() {
 		for {
 			c, err := ln.Accept()
@@ -124,13 +124,13 @@ func greet(t testing.TB, name string) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
-func (r *rig) start(t testing.TB) {
-	t.Helper()
+func (r *rig) start(tb testing.TB) {
+	tb.Helper()
 	var log bytes.Buffer
 	cmd := exec.Command(r.binary, "-db", "-f", r.config)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	gone := make(chan struct{})
 	go func() {
@@ -141,8 +141,8 @@ func (r *rig) start(t testing.TB) {
 		_ = cmd.Process.Kill()
 		<-gone
 	}
-	t.Cleanup(r.kill)
-	eventually(t, 10*time.Second, func() error {
+	tb.Cleanup(r.kill)
+	eventually(tb, 10*time.Second, func() error {
 		c, err := net.Dial("unix", r.dir+"/admin.sock")
 		if err == nil {
 			c.Close()
@@ -151,8 +151,8 @@ func (r *rig) start(t testing.TB) {
 	})
 }
 
-func eventually(t testing.TB, within time.Duration, try func() error) {
-	t.Helper()
+func eventually(tb testing.TB, within time.Duration, try func() error) {
+	tb.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	end := time.Now().Add(within)
@@ -162,7 +162,7 @@ func eventually(t testing.TB, within time.Duration, try func() error) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("not within %s: %v", within, err)
+			tb.Fatalf("not within %s: %v", within, err)
 		}
 		<-tick.C
 	}
@@ -170,22 +170,22 @@ func eventually(t testing.TB, within time.Duration, try func() error) {
 
 // connect opens a session and returns the name of the server behind it, "" when
 // HAProxy refuses.
-func (r *rig) connect(t testing.TB) (net.Conn, string) {
-	t.Helper()
+func (r *rig) connect(tb testing.TB) (net.Conn, string) {
+	tb.Helper()
 	c, err := net.Dial("unix", r.dir+"/pg.sock")
 	if err != nil {
 		return nil, ""
 	}
-	t.Cleanup(func() { c.Close() })
+	tb.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
 	var b [8]byte
 	n, _ := c.Read(b[:])
 	return c, string(b[:n])
 }
 
-func (r *rig) servedBy(t testing.TB, name string) func() error {
+func (r *rig) servedBy(tb testing.TB, name string) func() error {
 	return func() error {
-		c, got := r.connect(t)
+		c, got := r.connect(tb)
 		if c != nil {
 			c.Close()
 		}

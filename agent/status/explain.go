@@ -16,7 +16,7 @@ func WriteStatus(w io.Writer, r Report) {
 		writeCluster(w, c)
 	}
 	if r.Agent.ConfigError != "" {
-		fmt.Fprintf(w, "! the last reload was refused, the configuration before it runs on: %s\n", r.Agent.ConfigError)
+		fmt.Fprintf(w, "! the last reload was refused, the configuration before it runs on: %s\n", strings.ReplaceAll(r.Agent.ConfigError, "\n", "\n    "))
 	}
 	for _, s := range r.Sinks {
 		writeSink(w, s)
@@ -37,6 +37,8 @@ func writeSink(w io.Writer, s Sink) {
 	}
 	fmt.Fprintf(w, "%s %s: %s%s\n", mark, s.Name, s.Error, since)
 }
+
+const tooOld = "! this decision is too old to be believed; answers are those of undecided"
 
 func writeCluster(w io.Writer, c ClusterReport) {
 	if c.Snapshot == nil {
@@ -61,9 +63,14 @@ func writeCluster(w io.Writer, c ClusterReport) {
 	}
 	fmt.Fprintf(w, "cluster %s   writer %s   authority %s   generation %d\n", c.Name, writer, authority, s.Generation)
 	if !c.Valid {
-		fmt.Fprintf(w, "! this decision is too old to be believed; answers are those of undecided\n")
+		fmt.Fprintln(w, tooOld)
 	}
 	writeNodes(w, c)
+	for _, n := range c.Nodes {
+		if n.Failure != nil {
+			fmt.Fprintf(w, "! %s failing for %s, %s: %s\n", n.Name, seconds(n.Failing), n.Failure.Class, n.Failure.Text)
+		}
+	}
 	if s.Complete && len(s.Nodes) == 0 {
 		fmt.Fprintf(w, "! no node is known: %s\n", nobodyListed(c))
 	}
@@ -152,6 +159,9 @@ func explanation(c ClusterReport, n NodeReport, p topology.Policy) Explanation {
 	e := Explanation{Node: n, Next: make(map[string]string)}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s/%s at %s\n\n", c.Name, n.Name, n.Address)
+	if !c.Valid {
+		fmt.Fprintf(&b, "%s\n\n", tooOld)
+	}
 	for _, v := range n.Verdicts {
 		fmt.Fprintf(&b, "pool %s (%s): %s\n", v.Pool, v.Mode, v.Verdict)
 		for i, r := range v.Reasons {
@@ -225,7 +235,10 @@ func whatNext(v PoolVerdict, s *topology.Snapshot, p topology.Policy) string {
 	case topology.CodeFallback:
 		return "it leaves in the same decision in which a replica becomes eligible"
 	case topology.CodeSilent:
-		return fmt.Sprintf("an answer ends it; sessions end when another node is named, or after %s of silence", p.KillAfter)
+		if v.Mode == topology.ModeWrite && s.Authority.Kind != topology.AuthorityNone {
+			return "an answer ends it; sessions end when another node is named"
+		}
+		return fmt.Sprintf("an answer ends it; sessions end after %s of silence", p.KillAfter)
 	case topology.CodeNoLeader:
 		return "the leader key ends it; sessions end when another node is named or when leader_gap is over"
 	case topology.CodeLag, topology.CodeLagHard, topology.CodePaused, topology.CodeNotStreaming, topology.CodeLagUnknown, topology.CodeReturning:
@@ -234,6 +247,8 @@ func whatNext(v PoolVerdict, s *topology.Snapshot, p topology.Policy) string {
 		return "it returns when the maintenance record ends"
 	case topology.CodeNoEvidence, topology.CodeAuthorityUnknown:
 		return "the first complete evidence decides; until then every sink keeps silent"
+	case topology.CodeRoleUnknown:
+		return "a login that succeeds decides; it is tried again within a minute, and at once when the password's file changes"
 	case topology.CodeMinDown:
 		return fmt.Sprintf("after %s %s", p.MinDown, entry)
 	}

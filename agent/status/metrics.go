@@ -35,30 +35,43 @@ var (
 	descBuild      = desc("pgsteer_build_info", "1; the label has the version.", "version")
 )
 
-var descs = []*prometheus.Desc{
-	descUp, descVerdict, descReason, descLag, descLagTime, descAge, descPoolSize, descFallback, descGeneration,
-	descHash, descValid, descComplete, descAuthority, descAlarm, descClaims, descTimeline, descSource, descSourceAge,
-	descSink, descSinkCount, descSinkGauge, descReload, descReloadAt, descBuild,
+// metric describes one metric, for Prometheus and for the manual.
+type metric struct {
+	name, help string
+	labels     []string
+	desc       *prometheus.Desc
 }
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, labels, nil)
+// metrics is the list of all, in the order of the manual.
+var metrics = []metric{
+	descBuild, descReload, descReloadAt,
+	descVerdict, descReason, descPoolSize, descFallback,
+	descUp, descAge, descLag, descLagTime,
+	descGeneration, descHash, descValid, descComplete, descAlarm, descAuthority, descClaims, descTimeline,
+	descSource, descSourceAge, descSink, descSinkCount, descSinkGauge,
 }
+
+func desc(name, help string, labels ...string) metric {
+	return metric{name, help, labels, prometheus.NewDesc(name, help, labels, nil)}
+}
+
+// setGauge adds a series.
+type setGauge func(m metric, v float64, labels ...string)
 
 type collector struct{ s *Server }
 
 // Describe sends every description.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range descs {
-		ch <- d
+	for _, m := range metrics {
+		ch <- m.desc
 	}
 }
 
 // Collect computes every series from the newest report.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	r := c.s.report()
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	gauge := func(m metric, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, v, labels...)
 	}
 	uptime := c.s.o.Now().Wall.Sub(r.Agent.StartedAt).Seconds()
 	for _, cl := range r.Clusters {
@@ -67,7 +80,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range r.Sinks {
 		gauge(descSink, b2f(s.Error == ""), s.Name)
 		for _, k := range sortedKeys(s.Counters) {
-			ch <- prometheus.MustNewConstMetric(descSinkCount, prometheus.CounterValue, float64(s.Counters[k]), s.Name, k)
+			ch <- prometheus.MustNewConstMetric(descSinkCount.desc, prometheus.CounterValue, float64(s.Counters[k]), s.Name, k)
 		}
 		for _, k := range sortedKeys(s.Gauges) {
 			gauge(descSinkGauge, float64(s.Gauges[k]), s.Name, k)
@@ -78,7 +91,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descBuild, 1, r.Agent.Version)
 }
 
-func collectCluster(gauge func(*prometheus.Desc, float64, ...string), c ClusterReport, uptime float64) {
+func collectCluster(gauge setGauge, c ClusterReport, uptime float64) {
 	if c.Snapshot == nil {
 		return
 	}
@@ -111,7 +124,7 @@ func collectCluster(gauge func(*prometheus.Desc, float64, ...string), c ClusterR
 	}
 }
 
-func collectNode(gauge func(*prometheus.Desc, float64, ...string), cluster string, n NodeReport, uptime float64) (claims int) {
+func collectNode(gauge setGauge, cluster string, n NodeReport, uptime float64) (claims int) {
 	gauge(descUp, b2f(n.Answered != nil && n.Failing == 0), cluster, n.Name)
 	age := uptime
 	if n.Answered != nil {

@@ -98,7 +98,7 @@ type SourceReport struct {
 }
 
 func clusterReport(name string, v *topology.View, now topology.Clock) ClusterReport {
-	r := ClusterReport{Name: name}
+	r := ClusterReport{Name: name, Nodes: []NodeReport{}, Sources: []SourceReport{}}
 	if v == nil || v.Snapshot == nil {
 		return r
 	}
@@ -200,7 +200,7 @@ func ago(now, at topology.Mono) *float64 {
 // report builds the whole report.
 func (s *Server) report() Report {
 	now := s.o.Now()
-	r := Report{Agent: s.o.Agent(), Sinks: s.o.Sinks()}
+	r := Report{Agent: s.o.Agent(), Clusters: []ClusterReport{}, Sinks: append([]Sink{}, s.o.Sinks()...)}
 	for _, name := range slices.Sorted(slices.Values(s.o.Clusters())) {
 		r.Clusters = append(r.Clusters, clusterReport(name, s.o.Views.Get(name), now))
 	}

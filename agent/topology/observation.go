@@ -45,13 +45,13 @@ type Observation struct {
 
 // Failure is why a source saw nothing.
 type Failure struct {
-	Class FailureClass
-	Text  string // for people: what was tried on what, and the error; no secrets
+	Class FailureClass `json:"class"`
+	Text  string       `json:"text"` // for people: what was tried on what, and the error; no secrets
 	// Node and Address say which server was asked; empty for other sources.
-	Node    string
-	Address Address
+	Node    string  `json:"node,omitempty"`
+	Address Address `json:"address,omitzero"`
 	// Asked tells which of the probe's ways failed (only SourcePostgres).
-	Asked ProbeKind
+	Asked ProbeKind `json:"asked,omitempty"`
 }
 
 // FailureClass sorts failures by what they prove.
@@ -148,9 +148,9 @@ type NodeList struct {
 
 // Node is a server of a cluster, by configuration or as an authority lists it.
 type Node struct {
-	Name    string
-	Address Address
-	Tags    map[string]string
+	Name    string            `json:"name"`
+	Address Address           `json:"address"`
+	Tags    map[string]string `json:"tags"`
 }
 
 // Tag names with a meaning of their own (Patroni's).
@@ -193,14 +193,14 @@ type Authority struct {
 
 // Member is a node as Patroni describes it.
 type Member struct {
-	Name     string
-	Role     string // Patroni's word, master folded into primary
-	State    string
-	Timeline Timeline
-	LSN      LSN
-	Address  Address
-	APIURL   string
-	Tags     map[string]string
+	Name     string            `json:"name"`
+	Role     string            `json:"role"` // Patroni's word, master folded into primary
+	State    string            `json:"state"`
+	Timeline Timeline          `json:"timeline,omitempty"`
+	LSN      LSN               `json:"-"`
+	Address  Address           `json:"address"`
+	APIURL   string            `json:"api_url,omitempty"`
+	Tags     map[string]string `json:"tags,omitempty"`
 }
 
 // Local is what the agent found out about itself.

@@ -69,7 +69,7 @@ func TestVerdictText(t *testing.T) {
 	if err := v.UnmarshalText([]byte("nonsense")); err != nil || v != Undecided {
 		t.Errorf("a word that nobody knows is %s, %v, want undecided", v, err)
 	}
-	if !(Undecided < Up && Up < Drain && Drain < Down) {
+	if Undecided >= Up || Up >= Drain || Drain >= Down {
 		t.Error("verdicts are not ordered by harshness")
 	}
 }

@@ -127,15 +127,15 @@ func (c *renderCmd) Run(ctx context.Context, std streams) error {
 	if err != nil {
 		return err
 	}
+	if groups, err = c.chosen(groups); err != nil {
+		return err
+	}
 	var r status.Report
 	if err := c.get(ctx, "/api/v1/status", &r); err != nil {
 		return err
 	}
 	changes := false
 	for _, g := range groups {
-		if c.Group != "" && g.Name != c.Group {
-			continue
-		}
 		changed, err := c.group(std.out, g, r.Clusters)
 		if err != nil {
 			return err
@@ -146,6 +146,24 @@ func (c *renderCmd) Run(ctx context.Context, std streams) error {
 		return exitCode(2)
 	}
 	return nil
+}
+
+// chosen are the groups that were asked for; to find none is an error.
+func (c *renderCmd) chosen(groups []apply.Group) ([]apply.Group, error) {
+	if len(groups) == 0 {
+		return nil, fmt.Errorf("%s has no template group, so there is nothing to render", c.Config)
+	}
+	var names []string
+	for i, g := range groups {
+		if c.Group == g.Name {
+			return groups[i : i+1], nil
+		}
+		names = append(names, g.Name)
+	}
+	if c.Group != "" {
+		return nil, fmt.Errorf("%s has no template group %s; there are: %s", c.Config, c.Group, strings.Join(names, " "))
+	}
+	return groups, nil
 }
 
 // group prints one group's texts, or how they differ from what is on disk.

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/pgsteer/pgsteer/agent/config"
 )
 
 // cli is the command line.
@@ -38,10 +40,9 @@ func main() { os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr})) }
 func run(args []string, std streams) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	code := -1
-	parser, err := kong.New(&cli{}, kong.Name("pgsteer"),
-		kong.Description("Steers connections to the right PostgreSQL node."),
-		kong.UsageOnError(), kong.Writers(std.out, std.err), kong.Exit(func(c int) { code = c }),
+	parser, err := newParser(kong.Writers(std.out, std.err), kong.Exit(func(c int) { code = c }),
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(std))
 	if err != nil {
 		fmt.Fprintln(std.err, "pgsteer:", err)
@@ -55,15 +56,29 @@ func run(args []string, std streams) int {
 		fmt.Fprintf(std.err, "pgsteer: %v\nTry pgsteer --help.\n", err)
 		return 2
 	}
-	err = k.Run()
+	return report(std.err, k.Run())
+}
+
+func newParser(more ...kong.Option) (*kong.Kong, error) {
+	return kong.New(&cli{}, append(more, kong.Name("pgsteer"),
+		kong.Description("Steers connections to the right PostgreSQL node."))...)
+}
+
+// report prints an error and returns the exit code. Faults of a configuration
+// keep their places at the beginning of the line, where editors look for them.
+func report(w io.Writer, err error) int {
 	var exit exitCode
+	var faults *config.Faults
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &exit):
 		return int(exit)
+	case errors.As(err, &faults):
+		fmt.Fprintf(w, "%spgsteer: the configuration was refused, faults: %d\n", faults.Detail(), len(faults.List))
+		return 1
 	}
-	fmt.Fprintln(std.err, "pgsteer:", err)
+	fmt.Fprintln(w, "pgsteer:", err)
 	return 1
 }
 

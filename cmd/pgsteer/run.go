@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,8 +32,8 @@ func (s source) load() (*config.Config, error) {
 
 type runCmd struct {
 	source
-	User         string `help:"Role to probe --node nodes as." default:"pgsteer"`
-	PasswordFile string `type:"path" placeholder:"FILE" help:"File with that role's password."`
+	User         string `placeholder:"ROLE" help:"Role to probe --node nodes as (pgsteer)."`
+	PasswordFile string `type:"path" placeholder:"FILE" help:"File with that role's password, for --node."`
 	StateDir     string `type:"path" placeholder:"DIR" help:"Folder of the saved state, instead of the configuration's."`
 	LogLevel     string `enum:"debug,info,warn,error," default:"" placeholder:"LEVEL" help:"Log level, instead of the configuration's (debug, info, warn, error)."`
 }
@@ -49,8 +50,11 @@ func (c *runCmd) load() (*config.Config, error) {
 	if c.LogLevel != "" {
 		cfg.Log.Level = config.LogLevel(c.LogLevel)
 	}
-	if c.Config == "" {
-		return cfg, cfg.SetProbeRole(c.User, c.PasswordFile)
+	switch {
+	case c.Config == "":
+		return cfg, cfg.SetProbeRole(cmp.Or(c.User, "pgsteer"), c.PasswordFile)
+	case c.User != "" || c.PasswordFile != "":
+		return nil, errors.New("--user and --password-file go with --node; in a file, postgres.user and postgres.password_file say the same")
 	}
 	return cfg, nil
 }
@@ -58,19 +62,19 @@ func (c *runCmd) load() (*config.Config, error) {
 // Run runs the agent until SIGTERM or SIGINT. SIGHUP and a change of the file
 // reload the configuration.
 func (c *runCmd) Run(ctx context.Context, std streams) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP) // before anything else: without it SIGHUP ends the process
+	defer signal.Stop(hup)
 	cfg, err := c.load()
 	if err != nil {
-		return err
+		return notStarted(err)
 	}
 	level := new(slog.LevelVar)
 	log := newLogger(std.err, cfg.Log.Format, level)
 	a, err := agent.New(agent.Options{Load: c.load, Logger: log, Level: level, Version: version(), File: c.Config})
 	if err != nil {
-		return err
+		return notStarted(err)
 	}
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
 	go func() {
 		for {
 			select {
@@ -84,6 +88,8 @@ func (c *runCmd) Run(ctx context.Context, std streams) error {
 	return a.Run(ctx)
 }
 
+func notStarted(err error) error { return fmt.Errorf("%w; the agent was not started", err) }
+
 type validateCmd struct {
 	Config string `arg:"" type:"path" help:"Configuration file."`
 }
@@ -94,7 +100,7 @@ func (c *validateCmd) Run(std streams) error {
 	if err != nil {
 		return err
 	}
-	if _, err := agent.Groups(cfg); err != nil {
+	if err := agent.Check(cfg); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(std.out, "%s is good: %d clusters, %d template groups\n", c.Config, len(cfg.Clusters), len(cfg.Templates))

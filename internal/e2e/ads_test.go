@@ -59,6 +59,7 @@ func (r *rig) subscribe() *adsClient {
 
 // receive takes and acknowledges every response until the stream ends.
 func (c *adsClient) receive(t *testing.T) {
+	t.Helper()
 	for {
 		m, err := c.stream.Recv()
 		if err != nil {
@@ -82,6 +83,7 @@ func (c *adsClient) receive(t *testing.T) {
 
 // take keeps a response and reports whether endpoints are to be asked for anew.
 func (c *adsClient) take(t *testing.T, m *discoveryv3.DiscoveryResponse) bool {
+	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch m.GetTypeUrl() {
@@ -112,6 +114,7 @@ func (c *adsClient) take(t *testing.T, m *discoveryv3.DiscoveryResponse) bool {
 }
 
 func unpack(t *testing.T, x *anypb.Any, m proto.Message) {
+	t.Helper()
 	if err := x.UnmarshalTo(m); err != nil {
 		t.Errorf("a resource that cannot be read: %v", err)
 	}

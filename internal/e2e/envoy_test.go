@@ -18,7 +18,7 @@ func TestEnvoyFollowsWriter(t *testing.T) {
 		t.Errorf("Envoy is not ready: %v", err)
 	}
 	tr := f.clients(f.envoyWrite, f.envoyRead)
-	readers := f.lab.Load(f.envoyRead, lab.LoadOptions{Sessions: 4, ReadOnly: true})
+	readers := f.lab.Load(f.envoyRead, lab.LoadOptions{Sessions: 4, ReadOnly: true, Timeout: patient})
 	f.settled("start", tr, time.Now())
 	f.readsReach("n2", "n3")
 

@@ -21,14 +21,14 @@ type mix struct {
 
 func (f *front) clients(write, read string) mix {
 	return mix{
-		held:  f.lab.Load(write, lab.LoadOptions{Sessions: 4}),                     // pooled applications
-		fresh: f.lab.Load(write, lab.LoadOptions{NewSession: true}),                // a session for each write
-		reads: f.lab.Load(read, lab.LoadOptions{NewSession: true, ReadOnly: true}), // a session for each read
+		held:  f.lab.Load(write, lab.LoadOptions{Sessions: 4}),                                       // pooled applications
+		fresh: f.lab.Load(write, lab.LoadOptions{NewSession: true}),                                  // a session for each write
+		reads: f.lab.Load(read, lab.LoadOptions{NewSession: true, ReadOnly: true, Timeout: patient}), // a session for each read
 	}
 }
 
-// settled waits until every kind of client works on the present writer, and
-// says how long each took from a moment on.
+// settled waits until every kind of client works on the present writer, and says
+// how long each took from a moment on: milliseconds, on a machine that is not busy.
 func (f *front) settled(what string, tr mix, from time.Time) {
 	f.t.Helper()
 	for i := range 4 {
@@ -37,8 +37,11 @@ func (f *front) settled(what string, tr mix, from time.Time) {
 		}))
 	}
 	f.writing(tr.fresh, f.writer())
-	f.t.Logf("%s: writable to the first good write: new sessions %s, slowest of the held ones %s",
-		what, gap(tr.fresh.Samples(), from), slowest(tr.held.Samples(), from))
+	fresh, held := gap(tr.fresh.Samples(), from), slowest(tr.held.Samples(), from)
+	f.t.Logf("%s: writable to the first good write: new sessions %s, slowest of the held ones %s", what, fresh, held)
+	if worst := 3 * time.Second; fresh > worst || held > worst {
+		f.t.Errorf("%s: clients were not led to the writer within %s", what, worst)
+	}
 }
 
 // A switchover, a crash, and a primary that freezes and wakes writable after its
@@ -49,7 +52,7 @@ func TestHAProxyFollowsWriter(t *testing.T) {
 	f := newFront(t, frontOptions{haproxy: true})
 	worker := f.worker()
 	tr := f.clients(f.write, f.read)
-	readers := f.lab.Load(f.read, lab.LoadOptions{Sessions: 4, ReadOnly: true})
+	readers := f.lab.Load(f.read, lab.LoadOptions{Sessions: 4, ReadOnly: true, Timeout: patient})
 	f.settled("start", tr, time.Now())
 
 	tl := f.switchover("n2")
@@ -174,7 +177,7 @@ func TestHAProxyFollowsNodes(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, frontOptions{haproxy: true, inventory: []string{"n1", "n2"}, replica: ", max_lag: 1MB"})
 	worker, before := f.worker(), f.sink("template haproxy").Counters["reloads"]
-	held := f.lab.Load(f.write, lab.LoadOptions{})
+	held := f.lab.Load(f.write, lab.LoadOptions{Timeout: patient})
 	f.writing(held, f.writer())
 
 	f.list("n1", "n2", "n3")

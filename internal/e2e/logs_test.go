@@ -28,7 +28,8 @@ func TestProbingIsNotLogged(t *testing.T) {
 	for range 2 {
 		f.upWithFlags()
 		f.until("a writer", func() bool { v := f.view("main"); return v != nil && v.Snapshot.Writer == "n1" })
-		f.during(length/2, "n1 writes", func() bool { return f.view("main").Snapshot.Writer == "n1" })
+		f.pause(length / 2)
+		f.until("a writer still", func() bool { return f.view("main").Snapshot.Writer == "n1" })
 		f.down()
 	}
 	for _, n := range f.cluster.Nodes() {

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +77,7 @@ func (p *patroniRig) testSwitchover(old *lab.PatroniNode) {
 		slowest(x.kept.Stop(), writable), gap(envoyNew.Stop(), writable), slowest(x.keptEnvoy.Stop(), writable))
 	x.never(old.Port(), writable, time.Now())
 	x.never(next.Port(), x.begin, writable.Add(-time.Second))
+	x.writable()
 	book.proven(p.t)
 	p.is("main", "replica", old.Name(), topology.Up, topology.CodeReplica)
 }
@@ -255,197 +254,11 @@ func (p *patroniRig) testNoLoadBalance(leader *lab.PatroniNode) {
 	}
 }
 
-// cutFor is how long the agent's link to Consul is cut: PGSTEER_CUT, or 20 s.
-func cutFor(t *testing.T) time.Duration {
-	t.Helper()
-	text := os.Getenv("PGSTEER_CUT")
-	if text == "" {
-		return 20 * time.Second
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("PGSTEER_CUT: %v", err)
-	}
-	return d
-}
-
-// lost waits until pgsteer has lost its authority and shows it everywhere.
-func (p *patroniRig) lost() {
-	p.t.Helper()
-	p.until("the authority to be lost", func() bool {
-		return p.view("main").Snapshot.Authority.State == topology.AuthorityStateLost
-	})
-	if got := p.metric(`pgsteer_authority_current{cluster="main"}`); got != "0" {
-		p.t.Errorf("authority_current is %q, want 0", got)
-	}
-	// A word can be too old a moment before the read that should renew it fails.
-	p.until("status to say so", func() bool {
-		text := p.statusText()
-		return strings.Contains(text, "authority patroni lost") && strings.Contains(text, "stale: consul/main failing") &&
-			strings.Contains(text, "authority_lost: ")
-	})
-}
-
-// current waits until pgsteer has its authority again.
-func (p *patroniRig) current() {
-	p.t.Helper()
-	took := p.until("the authority to be current", func() bool {
-		return p.view("main").Snapshot.Authority.State == topology.AuthorityStateCurrent
-	})
-	p.t.Logf("current again after %s", took)
-	if took > 7*time.Second {
-		p.t.Errorf("current again only after %s, want 5 s", took)
-	}
-}
-
-// testCut: pgsteer's own link to Consul is cut. Nobody is hurt; nobody is
-// admitted; a writer that dies leaves by SQL evidence alone.
-func (p *patroniRig) testCut(leader *lab.PatroniNode) {
-	x, length := p.traffic(leader), cutFor(p.t)
-	begin := time.Now()
-	p.do(p.link.Cut())
-	p.lost()
-	p.t.Logf("stale %s after the cut", time.Since(begin))
-	p.during(length-time.Since(begin), "the writer is held", func() bool {
-		v, _ := p.verdict("main", "primary", leader.Name())
-		return v == topology.Up && x.alive()
-	})
-	p.do(p.link.Heal())
-	p.current()
-	x.undisturbed()
-
-	p.do(p.link.Cut())
-	p.lost()
-	killed := time.Now()
-	p.do(leader.Postgres().Kill())
-	p.is("main", "primary", leader.Name(), topology.Down, "")
-	p.t.Logf("out %s after its PostgreSQL was killed", time.Since(killed))
-	p.asWriter(leader) // Patroni starts it again
-	p.until("the node's word that it is writable", func() bool { return p.view("main").Facts.Nodes[leader.Name()].InRecovery == topology.No })
-	p.during(2*time.Second, "nobody is admitted", func() bool { return p.view("main").Snapshot.Writer == "" })
-	if port := p.reached(p.write); port != 0 {
-		p.t.Errorf("a write session was let in on port %d without an authority", port)
-	}
-	p.do(p.link.Heal())
-	p.current()
-	p.is("main", "primary", leader.Name(), topology.Up, topology.CodeWriter)
-	p.writingOn(x.fresh, leader)
-}
-
-// testConsulStops: under failsafe_mode a cluster goes on without Consul.
-func (p *patroniRig) testConsulStops(leader *lab.PatroniNode) {
-	p.dynamic(`{"failsafe_mode": true}`)
-	p.until("every Patroni to know of failsafe mode and all members", func() bool {
-		for _, n := range p.patroni.Nodes() {
-			v, err := n.REST(p.t.Context(), http.MethodGet, "/failsafe", "")
-			if err != nil || strings.Count(v, "http") != 3 {
-				return false
-			}
-		}
-		return true
-	})
-	p.touch()
-	p.knows("of failsafe mode", func(a *topology.Authority) bool { return a.Failsafe == topology.Yes })
-	book, x := p.record(), p.traffic(leader)
-	p.do(p.consul.Stop(p.t.Context()))
-	p.lost()
-	// Without failsafe mode Patroni would demote within retry_timeout and a loop.
-	p.during(10*time.Second, "the writer is held", func() bool {
-		v, _ := p.verdict("main", "primary", leader.Name())
-		return v == topology.Up && x.alive()
-	})
-	p.do(p.consul.Start(p.t.Context()))
-	p.current()
-	p.until("Patroni to hold its key again", func() bool {
-		name, err := p.consul.Get(p.t.Context(), key("leader"))
-		return err == nil && name == leader.Name() && p.view("main").Snapshot.Authority.Leader == name
-	})
-	p.during(3*time.Second, "no session is cut", x.alive)
-	p.t.Logf("the leader key blinked: %t", book.saw("primary", leader.Name(), topology.Drain, topology.CodeNoLeader))
-	x.undisturbed()
-}
-
-// testRestartCut: pgsteer starts anew, and again while Consul is out of reach.
-func (p *patroniRig) testRestartCut(leader *lab.PatroniNode) {
-	x := p.traffic(leader)
-	p.down()
-	p.restart() // with Consul in reach
-	p.is("main", "primary", leader.Name(), topology.Up, topology.CodeWriter)
-	x.undisturbed()
-	p.down()
-	p.do(p.link.Cut())
-	p.restart()
-	p.until("the first decision", func() bool { return p.view("main") != nil })
-	p.during(2*time.Second, "the writer is held and not decided", func() bool {
-		s := p.view("main").Snapshot
-		v, _ := p.verdict("main", "primary", leader.Name())
-		return v == topology.Undecided && s.Held == leader.Name() && s.Writer == "" && x.alive()
-	})
-	if text, want := p.statusText(), "undecided ("+leader.Name()+" held from before)"; !strings.Contains(text, want) {
-		p.t.Errorf("status does not say %q:\n%s", want, text)
-	}
-	if got := p.ask("main primary " + leader.Name()); got != "" {
-		p.t.Errorf("agent-check says %q, want silence", got)
-	}
-	write, fresh := p.secondHAProxy()
-	p.during(2*time.Second, "a fresh HAProxy lets no write in", func() bool { return p.reached(write) == 0 })
-	p.do(p.link.Heal())
-	p.is("main", "primary", leader.Name(), topology.Up, topology.CodeWriter)
-	took := p.until("the fresh HAProxy to let writes in", func() bool { return p.reached(write) == leader.Port() })
-	p.t.Logf("the fresh HAProxy had the writer %s after the decision", took)
-	x.undisturbed()
-	p.do(fresh.Stop(p.t.Context()))
-}
-
-// secondHAProxy starts another HAProxy with the rendered configuration on ports
-// of its own and returns its address for writes.
-func (p *patroniRig) secondHAProxy() (write string, h *lab.HAProxy) {
-	p.t.Helper()
-	b, err := os.ReadFile(p.file("haproxy.cfg"))
-	p.do(err)
-	write = p.addr()
-	admin := p.lab.SocketPath("admin.sock")
-	text := strings.NewReplacer(p.write, write, p.read, p.addr(), admin, filepath.Join(filepath.Dir(admin), "second.sock")).Replace(string(b))
-	h, err = p.lab.HAProxy(p.t.Context(), lab.HAProxyOptions{Config: text})
-	p.do(err)
-	return write, h
-}
-
-// testFailoverAway: the writer falls silent and another is promoted while
-// pgsteer is not there.
-func (p *patroniRig) testFailoverAway(old *lab.PatroniNode) {
-	x := p.traffic(old)
-	p.down()
-	p.do(old.Freeze())
-	p.do(old.Postgres().Freeze())
-	next := p.election(old)
-	p.asWriter(next)
-	p.do(p.link.Cut())
-	p.restart()
-	// Without its authority it drops the old one, whose timeline is over, and admits nobody.
-	p.is("main", "primary", old.Name(), topology.Down, "")
-	p.during(time.Second, "nobody is admitted", func() bool { return p.view("main").Snapshot.Writer == "" })
-	p.do(p.link.Heal())
-	took := p.is("main", "primary", next.Name(), topology.Up, topology.CodeWriter)
-	decided := time.Now()
-	p.t.Logf("the new writer was up %s after Consul was in reach", took)
-	p.is("main", "primary", old.Name(), topology.Down, "")
-	p.writingOn(x.fresh, next)
-	x.ends()
-	// It wakes as a second writable primary.
-	p.do(old.Postgres().Thaw())
-	p.until("two that claim to be writable", func() bool { return p.metric(`pgsteer_primary_claims{cluster="main"}`) == "2" })
-	p.is("main", "primary", old.Name(), topology.Down, topology.CodeFenced)
-	p.during(time.Second, "the writer stays", func() bool { return p.view("main").Snapshot.Writer == next.Name() })
-	x.never(old.Port(), decided, time.Now())
-	p.do(old.Thaw())
-	p.do(p.patroni.WaitRunning(p.t.Context()))
-	x.never(old.Port(), decided, time.Now())
-}
-
 // testTwoWriters: the leader's Patroni stands still while its PostgreSQL goes
 // on; after the election two nodes are writable.
 func (p *patroniRig) testTwoWriters(old *lab.PatroniNode) {
+	p.setPolicy("leader_gap: 1m") // sessions shall end because another is named
+	defer p.setPolicy("")
 	book, x := p.record(), p.traffic(old)
 	p.do(old.Freeze())
 	next := p.election(old)
@@ -470,30 +283,7 @@ func (p *patroniRig) testTwoWriters(old *lab.PatroniNode) {
 	p.writingOn(x.keptEnvoy, next)
 	p.during(2*time.Second, "the writer stays", func() bool { return p.view("main").Snapshot.Writer == next.Name() })
 	x.never(old.Port(), decided, time.Now())
+	x.writable()
 	book.proven(p.t)
 	p.do(old.Thaw())
-}
-
-// testSQLOnly: with authority_lost sql_only the evidence decides once the
-// authority's word is too old.
-func (p *patroniRig) testSQLOnly(old *lab.PatroniNode) {
-	p.setPolicy("authority_lost: sql_only, authority_max_age: 12s")
-	defer p.setPolicy("")
-	next := p.others(old)[0]
-	x := p.traffic(old)
-	p.do(p.link.Cut())
-	p.lost()
-	p.until("evidence to decide alone", func() bool {
-		pv, _ := p.view("main").Snapshot.Pool("primary")
-		v, _ := pv.Verdict(old.Name())
-		return v.Verdict == topology.Up && strings.Contains(v.Reason().Text, "highest timeline")
-	})
-	x.undisturbed()
-	p.do(p.patroni.Switchover(p.t.Context(), next.Name()))
-	p.is("main", "primary", next.Name(), topology.Up, topology.CodeWriter)
-	p.writingOn(x.fresh, next)
-	x.ends()
-	p.do(p.link.Heal())
-	p.current()
-	p.during(time.Second, "the writer stays", func() bool { return p.view("main").Snapshot.Writer == next.Name() })
 }

@@ -21,12 +21,10 @@ func both(t *testing.T, o frontOptions) (*front, []*lab.Load) {
 	o.haproxy, o.envoy = true, true
 	f := newFront(t, o)
 	var loads []*lab.Load
-	for _, addr := range []string{f.write, f.envoyWrite} {
-		loads = append(loads, f.lab.Load(addr, lab.LoadOptions{Sessions: 3}), f.lab.Load(addr, lab.LoadOptions{NewSession: true}))
-	}
-	for _, addr := range []string{f.read, f.envoyRead} {
-		loads = append(loads, f.lab.Load(addr, lab.LoadOptions{Sessions: 3, ReadOnly: true}),
-			f.lab.Load(addr, lab.LoadOptions{NewSession: true, ReadOnly: true}))
+	for _, addr := range []string{f.write, f.envoyWrite, f.read, f.envoyRead} {
+		reads := addr == f.read || addr == f.envoyRead
+		loads = append(loads, f.lab.Load(addr, lab.LoadOptions{Sessions: 3, ReadOnly: reads, Timeout: patient}),
+			f.lab.Load(addr, lab.LoadOptions{NewSession: true, ReadOnly: reads, Timeout: patient}))
 	}
 	for _, l := range loads {
 		f.do(l.Wait(t.Context(), "clients to work", func(x lab.Sample) bool { return x.Op != lab.Connect && x.Err == nil }))

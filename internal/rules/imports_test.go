@@ -40,6 +40,7 @@ var may = map[string][]string{
 	"internal/lab/labtest": {
 		"internal/lab",
 	},
+	"internal/e2e":   {}, // tests alone
 	"internal/rules": {},
 	// Wiring.
 	"agent": {

@@ -84,7 +84,7 @@ func TestExecDeadline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range strings.Fields(string(b)) {
+	for s := range strings.FieldsSeq(string(b)) {
 		pid, _ := strconv.Atoi(s)
 		waitGone(t, pid)
 	}

@@ -75,6 +75,7 @@ listen l
 {{ end }}`
 
 func newRealBench(t *testing.T) *realBench {
+	t.Helper()
 	b := &realBench{bench: newBench(t), bin: findHAProxy(t), port: freePort(t)}
 	dir, err := os.MkdirTemp("", "pgs") // short: paths of sockets are limited
 	if err != nil {

@@ -60,20 +60,20 @@ func settings(clusters ...string) render.Settings {
 	return s
 }
 
-func template(t testing.TB) render.Template {
-	t.Helper()
+func template(tb testing.TB) render.Template {
+	tb.Helper()
 	text, ok := builtin.Text(builtin.HAProxy)
 	if !ok {
-		t.Fatalf("there is no template %q among %q", builtin.HAProxy, builtin.Names())
+		tb.Fatalf("there is no template %q among %q", builtin.HAProxy, builtin.Names())
 	}
 	return render.Template{Name: builtin.HAProxy, Text: text}
 }
 
-func mustRender(t testing.TB, v render.View) []byte {
-	t.Helper()
-	text, err := render.Render(template(t), v)
+func mustRender(tb testing.TB, v render.View) []byte {
+	tb.Helper()
+	text, err := render.Render(template(tb), v)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return text
 }

@@ -150,12 +150,16 @@ func (t *trouble) judgeStatus(s api.StatusError) {
 func judgeMeta(m *api.QueryMeta, q *api.QueryOptions, empty bool) *trouble {
 	switch {
 	case m.ResultsFilteredByACLs:
-		return &trouble{class: topology.FailDenied, pace: paceDenied,
-			err: errors.New("the answer was filtered by ACLs, so it may lack keys; the token needs key_prefix read here")}
+		return &trouble{
+			class: topology.FailDenied, pace: paceDenied,
+			err: errors.New("the answer was filtered by ACLs, so it may lack keys; the token needs key_prefix read here"),
+		}
 	case empty && q.Token == "" && m.DefaultACLPolicy == "deny":
 		// Consul hides from anonymous callers that it filtered.
-		return &trouble{class: topology.FailDenied, pace: paceDenied,
-			err: errors.New("an empty answer without a token while Consul denies by default; a token file is needed")}
+		return &trouble{
+			class: topology.FailDenied, pace: paceDenied,
+			err: errors.New("an empty answer without a token while Consul denies by default; a token file is needed"),
+		}
 	default:
 		return nil
 	}
@@ -169,8 +173,10 @@ func judgeAge(m *api.QueryMeta, most time.Duration) *trouble {
 	case !m.KnownLeader:
 		return &trouble{class: topology.FailStore, err: errors.New("the answer comes from a server that knows no leader")}
 	case m.LastContact > most:
-		return &trouble{class: topology.FailStore,
-			err: fmt.Errorf("the answer comes from a server that has not heard of the leader for %v", m.LastContact)}
+		return &trouble{
+			class: topology.FailStore,
+			err:   fmt.Errorf("the answer comes from a server that has not heard of the leader for %v", m.LastContact),
+		}
 	default:
 		return nil
 	}

@@ -23,24 +23,29 @@ func (p *Prober) startLogin(ctx context.Context) {
 	}
 	p.tasks.Go(func() {
 		defer p.fresh.busy.Store(false)
-		p.freshLogin(ctx)
+		for p.freshLogin(ctx) {
+		}
 	})
 }
 
-func (p *Prober) freshLogin(ctx context.Context) {
+// freshLogin reports whether to try again at once: one login in vain may be a
+// lost packet, and the next turn is far away. One that did not take its timeout
+// was not tried, since too many are unanswered, and waits for its turn.
+func (p *Prober) freshLogin(ctx context.Context) (again bool) {
 	asked := p.o.Now()
 	pg, _, f := p.login(ctx, p.o.LoginTimeout)
 	if f == nil {
 		p.seen(asked, topology.Probe{Kind: topology.ProbeLogin})
 		hangUp(pg)
 		p.sayLogin("", "")
-		return
+		return false
 	}
 	if ctx.Err() != nil {
-		return
+		return false
 	}
 	p.failed(asked, f, topology.ProbeLogin)
 	p.sayLogin(f.Class, f.Text)
+	return f.Class == topology.FailTimeout && p.o.Now().Mono.Sub(asked.Mono) >= p.o.LoginTimeout
 }
 
 // sayLogin logs a change between logins that work and those that do not.

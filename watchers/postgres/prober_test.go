@@ -213,6 +213,21 @@ func TestHungPostmasterIsSeenByTheFreshLoginAlone(t *testing.T) {
 	})
 }
 
+// One slow login is repeated before it counts.
+func TestSlowLoginIsRepeatedSoon(t *testing.T) {
+	withRig(t, pgtest.State{Probe: primary}, Options{}, func(r *rig) {
+		r.after(100 * ms)
+		r.server.Set(func(s *pgtest.State) { s.HangLogin = true })
+		if w := words(r.after(7 * time.Second)); strings.Count(w, "login") != 1 || !strings.Contains(w, "login!timeout") {
+			t.Fatalf("observed %q, want one login that timed out", w)
+		}
+		r.server.Set(func(s *pgtest.State) { s.HangLogin = false })
+		if w := words(r.after(time.Second)); strings.Count(w, "login") != 1 || strings.Contains(w, "login!") {
+			t.Errorf("observed %q within a second of the failure, want a good login", w)
+		}
+	})
+}
+
 func TestSilentHost(t *testing.T) {
 	withRig(t, pgtest.State{Silent: true}, Options{}, func(r *rig) {
 		r.want(r.after(799*ms), "")
@@ -330,4 +345,18 @@ func TestNewNamesEveryMissingOption(t *testing.T) {
 			t.Errorf("%q does not name %s", err, name)
 		}
 	}
+}
+
+// A postmaster that hangs for long is asked at a steady pace, also when so many
+// connections are unanswered that no further one is made.
+func TestHungPostmasterIsAskedSteadily(t *testing.T) {
+	withRig(t, pgtest.State{Probe: primary}, Options{}, func(r *rig) {
+		r.after(100 * ms)
+		r.server.Set(func(s *pgtest.State) { s.HangLogin = true })
+		if n := strings.Count(words(r.after(time.Minute)), "login!timeout"); n < 10 || n > 35 {
+			t.Errorf("%d logins in vain within a minute, want one every few seconds", n)
+		}
+		r.server.Set(func(s *pgtest.State) { s.HangLogin = false })
+		r.after(20 * time.Second) // the late answers are read
+	})
 }

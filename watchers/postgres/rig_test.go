@@ -99,7 +99,7 @@ func (r *rig) manners() {
 	}
 }
 
-// words writes observations as "full", "role=standby", "login", "login!timeout" …
+// words writes observations as "full", "role=standby", "login", "login!timeout" and so on.
 func words(list []topology.Observation) string {
 	var w []string
 	for _, o := range list {

@@ -60,6 +60,7 @@ func TestGolden(t *testing.T) {
 }
 
 func golden(t *testing.T, in, out string) {
+	t.Helper()
 	set, err := Build(read(t, in))
 	if err != nil {
 		t.Fatal(err)

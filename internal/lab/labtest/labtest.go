@@ -1,4 +1,4 @@
-// Package labtest gives tests a lab. It is apart from package lab so that no
+// Package labtest gives tests a lab that is closed when they end. It is apart from package lab so that no
 // program links package testing.
 package labtest
 
