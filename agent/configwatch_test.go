@@ -69,6 +69,7 @@ func TestContentsAreReadOnce(t *testing.T) {
 	if err := r.reload(); err != nil { // as SIGHUP does, before the watch notices
 		t.Fatal(err)
 	}
+	<-time.After(4 * settleConfig) // time for a second reading, which must not come
 	r.write(text("four"))
 	r.writer("four", "n1")
 	if n := r.reloads(); n != 3 {

@@ -304,3 +304,20 @@ func TestARunWithoutAFile(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Views are renewed long before they end, whether nodes answer or not; an end
+// means that the state goroutine stands still.
+func TestViewsAreRenewedInTime(t *testing.T) {
+	r := newRig(t)
+	r.write(base, listen(), "clusters:\n  main: {nodes: {n1: "+freePort(t)+"}}\n")
+	r.up()
+	r.until("a view", func() bool { return r.view("main") != nil })
+	least := viewLife
+	for begin := time.Now(); time.Since(begin) < 3*time.Second; <-time.After(20 * time.Millisecond) {
+		least = min(least, r.view("main").ValidUntil.Sub(r.agent.now().Mono))
+	}
+	if least < viewLife/4 {
+		t.Errorf("a view was left with %s of its %s", least, viewLife)
+	}
+	t.Logf("views had %s left at least", least)
+}

@@ -278,6 +278,9 @@ func TestAChangedSourceRestartsThatClusterAloneAndHoldsItsWriter(t *testing.T) {
 	for _, interval := range []string{"500ms", "700ms"} {
 		before := r.generation("main")
 		n := n1.Counts().Sessions
+		r.until("the state to be written, and then taken away: what the process knows is enough", func() bool {
+			return os.Rename(filepath.Join(r.dir, "state"), filepath.Join(r.dir, "away-"+interval)) == nil
+		})
 		r.write(base, listen(), "clusters:\n", clusterText("main", n1, n2, "    postgres: {interval: "+interval+"}\n"), clusterText("two", m1, m2))
 		if err := r.reload(); err != nil {
 			t.Fatal(err)

@@ -105,12 +105,12 @@ func (s *Server) Reconfigure(settings resources.Settings) {
 // configuration and all sessions when it returns. It returns nil at the end of
 // ctx, else why the listener failed. It may be called once.
 func (s *Server) Run(ctx context.Context, ln net.Listener) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	g := grpc.NewServer(s.grpcOptions()...)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, s)
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // before the wait: a listener that failed ends the rest too
 	wg.Go(func() { s.publisher.run(ctx) })
 	wg.Go(func() {
 		<-ctx.Done()

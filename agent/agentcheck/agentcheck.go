@@ -19,6 +19,7 @@
 package agentcheck
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,9 +90,9 @@ func New(o Options) (*Server, error) {
 	if o.Clusters == nil {
 		o.Clusters = o.Views.Keys
 	}
-	o.MaxConns = orDefault(o.MaxConns, 1024)
-	o.ReadQuiet = orDefault(o.ReadQuiet, 30*time.Millisecond)
-	o.Timeout = orDefault(o.Timeout, time.Second)
+	o.MaxConns = cmp.Or(o.MaxConns, 1024)
+	o.ReadQuiet = cmp.Or(o.ReadQuiet, 30*time.Millisecond)
+	o.Timeout = cmp.Or(o.Timeout, time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -99,13 +100,6 @@ func New(o Options) (*Server, error) {
 	s.buffers.New = func() any { return new([maxRequest]byte) }
 	s.cells.Store(&map[string]*cell{})
 	return s, nil
-}
-
-func orDefault[T int | time.Duration](v, d T) T {
-	if v == 0 {
-		return d
-	}
-	return v
 }
 
 // Counters returns the server's counters.

@@ -30,20 +30,17 @@ func nodeLine(v topology.NodeVerdict) []byte {
 	}
 }
 
-// guard returns the verdict and the answer for a pool's guard server. Without an
-// up node the guard only goes up (and HAProxy refuses) when the whole pool is
-// decided: after a start of pgsteer the node that HAProxy serves from may not be
-// known yet, and what stands is held.
-func guard(p topology.PoolVerdicts, complete bool) (topology.Verdict, []byte) {
-	for _, n := range p.Nodes {
-		if n.Verdict == topology.Up {
-			return topology.Down, line("down", "open: "+n.Node+" is up")
-		}
+// guardLine returns the answer for a pool's guard server, nil when it is
+// undecided.
+func guardLine(v topology.Verdict, p topology.PoolVerdicts) []byte {
+	switch v {
+	case topology.Down:
+		return line("down", "open: "+p.Up()[0].Node+" is up")
+	case topology.Up:
+		return line("up 100%", "shut: no node is up")
+	default:
+		return nil
 	}
-	if !complete || p.Undecided() {
-		return topology.Undecided, nil
-	}
-	return topology.Up, line("up 100%", "shut: no node is up")
 }
 
 func reasonText(r topology.Reason) string {

@@ -40,8 +40,8 @@ func (c *cell) answersOf(s *topology.Snapshot) map[string]answer {
 		for _, n := range p.Nodes {
 			t.answers[p.Pool+" "+n.Node] = answer{n.Verdict, nodeLine(n)}
 		}
-		verdict, l := guard(p, s.Complete)
-		t.answers[p.Pool+" "+Guard] = answer{verdict, l}
+		g := s.Guard(p)
+		t.answers[p.Pool+" "+Guard] = answer{g, guardLine(g, p)}
 	}
 	c.table.Store(t)
 	return t.answers
@@ -51,10 +51,10 @@ func (c *cell) answersOf(s *topology.Snapshot) map[string]answer {
 // slice is shared; it must not be changed. A request that is written exactly as
 // "<cluster> <pool> <node>" costs no allocation.
 func (s *Server) Answer(request []byte) []byte {
-	if i := bytes.IndexByte(request, ' '); i >= 0 {
-		if c := (*s.cells.Load())[string(request[:i])]; c != nil {
+	if cluster, key, ok := bytes.Cut(request, []byte{' '}); ok {
+		if c := (*s.cells.Load())[string(cluster)]; c != nil {
 			if v := s.opts.Views.Get(c.name); v.Valid(s.opts.Now().Mono) {
-				if a, ok := c.answersOf(v.Snapshot)[string(request[i+1:])]; ok {
+				if a, ok := c.answersOf(v.Snapshot)[string(key)]; ok {
 					return s.count(a)
 				}
 			}

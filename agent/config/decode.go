@@ -109,7 +109,7 @@ func (d *decoder) spend(p path, n *yaml.Node) bool {
 }
 
 func isCustom(v reflect.Value) bool {
-	_, ok := v.Addr().Interface().(custom)
+	_, ok := reflect.TypeAssert[custom](v.Addr())
 	return ok
 }
 
@@ -192,7 +192,7 @@ func (d *decoder) list(p path, n *yaml.Node, v reflect.Value, kind string) {
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, c := range n.Content {
 		element := v.Index(i)
-		if def, ok := element.Addr().Interface().(defaulter); ok {
+		if def, ok := reflect.TypeAssert[defaulter](element.Addr()); ok {
 			def.setDefaults()
 		}
 		here := p.child(strconv.Itoa(i))

@@ -45,7 +45,7 @@ func fieldKeys(path string, v reflect.Value, f field) []Key {
 		return append([]Key{{Path: path, Type: "map"}}, sectionKeys(path+".", v)...)
 	}
 	element := reflect.New(v.Type().Elem())
-	if d, ok := element.Interface().(defaulter); ok {
+	if d, ok := reflect.TypeAssert[defaulter](element); ok {
 		d.setDefaults()
 	}
 	if isScalar(element.Elem()) {

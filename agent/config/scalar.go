@@ -26,14 +26,15 @@ const (
 )
 
 func isScalar(v reflect.Value) bool {
-	if _, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if _, ok := reflect.TypeAssert[encoding.TextUnmarshaler](v.Addr()); ok {
 		return true
 	}
 	switch v.Kind() {
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // scalar decodes a single value. Texts are taken as they are written, so 012

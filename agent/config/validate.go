@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -206,10 +207,10 @@ func (h HAProxy) check(s scope) {
 	seen := make(map[string]bool)
 	for i, socket := range h.Sockets {
 		if seen[socket] {
-			s.in("sockets").fault(fmt.Sprint(i), "socket %s is listed already", socket)
+			s.in("sockets").fault(strconv.Itoa(i), "socket %s is listed already", socket)
 		}
 		if socket == "" {
-			s.in("sockets").fault(fmt.Sprint(i), "a socket is empty")
+			s.in("sockets").fault(strconv.Itoa(i), "a socket is empty")
 		}
 		seen[socket] = true
 	}

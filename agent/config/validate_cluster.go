@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -128,12 +129,12 @@ func (p Policy) check(s scope) {
 // nothing while one of them has a fault of form.
 func (s scope) faultAt(keys []string, format string, args ...any) {
 	at := keys[0]
-	for i := len(keys) - 1; i >= 0; i-- {
-		if s.d.unsound[s.in(keys[i]).at] {
+	for _, key := range slices.Backward(keys) {
+		if s.d.unsound[s.in(key).at] {
 			return
 		}
-		if s.written(keys[i]) {
-			at = keys[i]
+		if s.written(key) {
+			at = key
 		}
 	}
 	s.fault(at, format, args...)
@@ -170,12 +171,12 @@ func (c Cluster) timingFault(s, shared scope, key string, limit time.Duration) {
 		{shared, "query_timeout"},
 	}
 	at := places[0]
-	for i := len(places) - 1; i >= 0; i-- {
-		if s.d.unsound[places[i].in.in(places[i].key).at] {
+	for _, p := range slices.Backward(places) {
+		if s.d.unsound[p.in.in(p.key).at] {
 			return
 		}
-		if places[i].in.written(places[i].key) {
-			at = places[i]
+		if p.in.written(p.key) {
+			at = p
 		}
 	}
 	at.in.fault(at.key, "%s %s is below interval + query_timeout (%s + %s) of the probes: a slow answer would count as none",

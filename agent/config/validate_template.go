@@ -78,10 +78,10 @@ func (f File) check(s scope) {
 	case f.Builtin != "" && f.Source != "":
 		s.fault("source", "builtin and source exclude each other")
 	}
-	switch {
-	case f.Destination == "":
+	switch f.Destination {
+	case "":
 		s.fault("destination", "a file needs a destination")
-	case f.Destination == f.Source:
+	case f.Source:
 		s.fault("destination", "the destination is the template itself")
 	}
 }

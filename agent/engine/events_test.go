@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pgsteer/pgsteer/agent/topology"
 	"pgregory.net/rapid"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
 // event is one step of a random history. It is plain data, so that the same

@@ -170,6 +170,7 @@ func alive(c topology.FailureClass) bool {
 	switch c {
 	case topology.FailAuth, topology.FailDatabase, topology.FailSlots, topology.FailTLS, topology.FailProtocol:
 		return true
+	default:
+		return false
 	}
-	return false
 }

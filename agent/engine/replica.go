@@ -30,6 +30,7 @@ func (r *round) readPool(pool topology.Pool, writer string) (map[string][]effect
 			if len(out[n.Name]) == 1 && e[0].reason.Code == topology.CodeLag {
 				behind = append(behind, n)
 			}
+		case topology.Down:
 		}
 	}
 	up += r.readmit(pool, behind, out, pool.MinReplicas-up)
@@ -110,7 +111,8 @@ func (r *round) replicaEffects(pool topology.Pool, was topology.NodeVerdict, n *
 
 // replicaEffect are the rules for a node that can be talked to.
 func (r *round) replicaEffect(pool topology.Pool, was topology.NodeVerdict, n *node) effect {
-	if n.inRecovery == topology.No {
+	h := r.s.holder
+	if n.inRecovery == topology.No || n.inRecovery == topology.Unknown && h.restored && h.name == n.Name {
 		return r.primaryInReadPool(n)
 	}
 	e := r.replicationEffect(pool, was, n)

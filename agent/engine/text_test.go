@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgsteer/pgsteer/agent/topology"
 	"pgregory.net/rapid"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
 // checkTexts holds every reason to what topology.Reason promises.

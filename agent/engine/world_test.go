@@ -314,6 +314,7 @@ func verdict(s *topology.Snapshot, pool, node string) topology.Verdict {
 
 // settled is a world that has run long enough for every verdict to stand.
 func settled(tb testing.TB, kind topology.AuthorityKind) *world {
+	tb.Helper()
 	w := newWorld(tb, kind).run(3 * sec)
 	w.want("primary", "a=up/writer b=down/wrong_role c=down/wrong_role")
 	w.want("replica", "a=drain/wrong_role b=up/replica c=up/replica")

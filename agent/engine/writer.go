@@ -56,6 +56,8 @@ func (r *round) contrary(n *node) bool {
 		return true
 	case r.byEvidence():
 		return r.s.timelines[r.s.systemID] > r.heldTimeline(n) || r.rivalled(n) || n.killed
+	case r.auth.State == topology.AuthorityStateUnknown: // a start decides nothing before the authority is heard
+		return false
 	case r.auth.State != topology.AuthorityStateCurrent, r.auth.Leader == "" && r.holdsWithoutLeader():
 		return r.rivalled(n)
 	}
@@ -112,7 +114,7 @@ func (n *node) timeline() topology.Timeline {
 func (r *round) admit() {
 	h := &r.s.holder
 	for _, n := range r.nodes {
-		if h.name != "" && !(h.restored && h.name == n.Name) || len(r.barred(n)) > 0 {
+		if h.name != "" && (!h.restored || h.name != n.Name) || len(r.barred(n)) > 0 {
 			continue
 		}
 		since := r.now

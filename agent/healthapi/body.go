@@ -131,6 +131,7 @@ func (b *nodeBody) addProbe(p *topology.Probe) {
 		if p.Receiver.Streaming == topology.Yes {
 			b.ReplicationState = "streaming"
 		}
+	case topology.Unknown:
 	}
 }
 
@@ -150,6 +151,7 @@ func state(s *Server, sub *subject) string {
 			return "starting"
 		case topology.FailShutdown:
 			return "stopping"
+		default: // silence, or no word on whether it runs
 		}
 	}
 	return "unknown"
@@ -165,11 +167,12 @@ func role(sub *subject) string {
 			return "standby_leader"
 		}
 		return "replica"
+	default:
+		if m := sub.facts.Member; m != nil && m.Role != "" {
+			return m.Role
+		}
+		return "unknown"
 	}
-	if m := sub.facts.Member; m != nil && m.Role != "" {
-		return m.Role
-	}
-	return "unknown"
 }
 
 // tags gives booleans and numbers their JSON types back, as Patroni shows them.

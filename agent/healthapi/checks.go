@@ -229,8 +229,9 @@ func deathCode(c topology.FailureClass) topology.Code {
 		return topology.CodeRefused
 	case topology.FailStarting, topology.FailShutdown:
 		return topology.CodeStarting
+	default:
+		return ""
 	}
-	return ""
 }
 
 // replica: in recovery, answering, not noloadbalance, in the read pool, and no

@@ -21,6 +21,7 @@
 package healthapi
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -87,13 +88,13 @@ func New(o Options) (*Server, error) {
 	if o.DrainStatus != 0 && o.DrainStatus != http.StatusServiceUnavailable && o.DrainStatus != http.StatusNotFound {
 		return nil, fmt.Errorf("healthapi: status %d for drain is neither 503 nor 404", o.DrainStatus)
 	}
-	o.DrainStatus = orDefault(o.DrainStatus, http.StatusServiceUnavailable)
-	o.MaxConns = orDefault(o.MaxConns, 1024)
-	o.AnsweredWithin = orDefault(o.AnsweredWithin, 3*time.Second)
-	o.HeaderTimeout = orDefault(o.HeaderTimeout, 2*time.Second)
-	o.Timeout = orDefault(o.Timeout, 5*time.Second)
-	o.IdleTimeout = orDefault(o.IdleTimeout, time.Minute)
-	o.Version = orDefault(o.Version, "pgsteer")
+	o.DrainStatus = cmp.Or(o.DrainStatus, http.StatusServiceUnavailable)
+	o.MaxConns = cmp.Or(o.MaxConns, 1024)
+	o.AnsweredWithin = cmp.Or(o.AnsweredWithin, 3*time.Second)
+	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, 2*time.Second)
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, time.Minute)
+	o.Version = cmp.Or(o.Version, "pgsteer")
 	if o.Saved == nil {
 		o.Saved = func(string, string, string) topology.Verdict { return topology.Undecided }
 	}
@@ -107,17 +108,6 @@ func New(o Options) (*Server, error) {
 
 // SetLocal changes the node that the short paths speak of, from the next request on.
 func (s *Server) SetLocal(ref NodeRef) { s.local.Store(&ref) }
-
-// NewHandler is New for those who serve the paths themselves.
-func NewHandler(o Options) (http.Handler, error) { return New(o) }
-
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
-}
 
 // Counters returns the server's counters.
 func (s *Server) Counters() *Counters { return &s.counters }

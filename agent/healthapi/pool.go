@@ -23,6 +23,7 @@ func (s *Server) servePool(w http.ResponseWriter, r *http.Request, ref poolRef, 
 		status = http.StatusOK
 	case topology.Drain:
 		status = drainStatus
+	case topology.Down:
 	case topology.Undecided:
 		s.counters.Unanswered.Add(1)
 		// The server's way to close a connection without an answer; it is not logged.

@@ -88,10 +88,10 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, text
 
 // reply sends a body of known length. HEAD has the length of what GET would send.
 func (s *Server) reply(w http.ResponseWriter, r *http.Request, status int, why topology.Reason, body any) {
-	switch {
-	case status == http.StatusOK:
+	switch status {
+	case http.StatusOK:
 		s.counters.OK.Add(1)
-	case status == http.StatusServiceUnavailable:
+	case http.StatusServiceUnavailable:
 		s.counters.Unavailable.Add(1)
 	default:
 		s.counters.Other.Add(1)

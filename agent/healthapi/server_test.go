@@ -71,13 +71,14 @@ func TestRawRequests(t *testing.T) {
 	s, f := mainCluster()
 	s.Pools[1].Nodes[1].Verdict = 0
 	addr := listen(t, server(t, s, f, Options{Local: NodeRef{"main", "n1"}}))
+	long := "GET /primary HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 20_000) + "\r\n\r\n"
 	for request, want := range map[string]string{
-		"OPTIONS / HTTP/1.0\r\n\r\n":                                                         "HTTP/1.0 200",
-		"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n":                                              "HTTP/1.1 404",
-		"GET //primary HTTP/1.0\r\n\r\n":                                                     "HTTP/1.0 200",
-		"GET /clusters/main/pools/replica/nodes/n2 HTTP/1.1\r\nHost: x\r\n\r\n":              "",
-		"nonsense\r\n\r\n":                                                                   "HTTP/1.1 400",
-		"GET /primary HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 20_000) + "\r\n\r\n": "HTTP/1.1 431",
+		"OPTIONS / HTTP/1.0\r\n\r\n":                                            "HTTP/1.0 200",
+		"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n":                                 "HTTP/1.1 404",
+		"GET //primary HTTP/1.0\r\n\r\n":                                        "HTTP/1.0 200",
+		"GET /clusters/main/pools/replica/nodes/n2 HTTP/1.1\r\nHost: x\r\n\r\n": "",
+		"nonsense\r\n\r\n":                                                      "HTTP/1.1 400",
+		long:                                                                    "HTTP/1.1 431",
 	} {
 		c := dial(t, addr)
 		_, _ = io.WriteString(c, request)

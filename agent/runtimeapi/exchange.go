@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -59,14 +60,29 @@ func split(stream string) []string {
 	return answers
 }
 
-// processOf finds the process id in an answer to "show info".
-func processOf(info string) string {
+// process is HAProxy's process as "show info" describes it.
+type process struct {
+	pid    string
+	uptime int // in seconds
+}
+
+func processOf(info string) (p process) {
 	for line := range strings.Lines(info) {
-		if pid, ok := strings.CutPrefix(line, "Pid: "); ok {
-			return strings.TrimSpace(pid)
+		switch key, value, _ := strings.Cut(strings.TrimSpace(line), ": "); key {
+		case "Pid":
+			p.pid = value
+		case "Uptime_sec":
+			p.uptime, _ = strconv.Atoi(value) // without it the number alone tells
 		}
 	}
-	return ""
+	return p
+}
+
+// replaces reports whether p came after another process. In a container the
+// number may be the same at each start; then the one that is up for less long
+// is the newer.
+func (p process) replaces(old process) bool {
+	return old.pid != "" && (p.pid != old.pid || p.uptime < old.uptime)
 }
 
 // explain says what an answer means for who runs HAProxy.

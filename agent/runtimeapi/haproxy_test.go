@@ -86,6 +86,7 @@ func newRig(tb testing.TB) *rig {
 
 // findHAProxy skips the test without HAProxy, except where CI promises it.
 func findHAProxy(tb testing.TB) string {
+	tb.Helper()
 	for _, name := range []string{"haproxy", "/usr/sbin/haproxy"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
@@ -101,6 +102,7 @@ func findHAProxy(tb testing.TB) string {
 // greet listens on a free port and says name to everybody, or closes at once
 // when it has none. It returns the port.
 func greet(tb testing.TB, name string) int {
+	tb.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
@@ -184,6 +186,7 @@ func (r *rig) connect(tb testing.TB) (net.Conn, string) {
 }
 
 func (r *rig) servedBy(tb testing.TB, name string) func() error {
+	tb.Helper()
 	return func() error {
 		c, got := r.connect(tb)
 		if c != nil {

@@ -43,7 +43,7 @@ func desired(o *Options, s *topology.Snapshot) map[server]want {
 			}
 		}
 		if guard := o.Guards(s.Cluster, p); guard != "" {
-			if v := guardVerdict(p, s.Complete); v != topology.Undecided {
+			if v := s.Guard(p); v != topology.Undecided {
 				out[server{guard, "g"}] = want{verdict: v, guard: true}
 			}
 		}
@@ -57,18 +57,6 @@ func wantOf(n topology.NodeVerdict) want {
 		w.weight = min(max(n.Weight, 1), 100)
 	}
 	return w
-}
-
-// guardVerdict is down while a node is up. It goes up, and shuts the pool, only
-// when the whole pool is decided: the agent check follows the same rule.
-func guardVerdict(p topology.PoolVerdicts, complete bool) topology.Verdict {
-	if slices.ContainsFunc(p.Nodes, func(n topology.NodeVerdict) bool { return n.Verdict == topology.Up }) {
-		return topology.Down
-	}
-	if !complete || p.Undecided() {
-		return topology.Undecided
-	}
-	return topology.Up
 }
 
 // plan returns the steps from what a socket has confirmed to what a snapshot

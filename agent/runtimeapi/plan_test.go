@@ -154,7 +154,7 @@ func TestSplit(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if pid := processOf(got[3]); pid != "7" {
+	if pid := processOf(got[3]).pid; pid != "7" {
 		t.Errorf("process %q, want 7", pid)
 	}
 	if got := split("cut of"); len(got) != 0 {

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeHAProxy struct {
 	mu      sync.Mutex
 	pid     int
+	started time.Time
 	refuses bool              // no socket
 	hangs   bool              // accepts and says nothing
 	missing map[string]bool   // servers that it does not have
@@ -69,7 +70,7 @@ func (f *fakeHAProxy) answer(c net.Conn) {
 
 func (f *fakeHAProxy) carryOut(command string) string {
 	if command == "show info" {
-		return fmt.Sprintf("Name: HAProxy\nPid: %d\nUptime: 1\n\n", f.pid)
+		return fmt.Sprintf("Name: HAProxy\nPid: %d\nUptime_sec: %d\n\n", f.pid, int(time.Since(f.started).Seconds()))
 	}
 	f.said = append(f.said, command)
 	w := strings.Fields(command)
@@ -105,7 +106,7 @@ func (f *fakeHAProxy) heard() []string {
 // bubble runs a pusher to a fake HAProxy under fake time.
 func bubble(t *testing.T, test func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder)) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fakeHAProxy{pid: 1, state: map[string]string{}}
+		f := &fakeHAProxy{pid: 1, started: time.Now(), state: map[string]string{}}
 		views := new(latest.Map[string, topology.View])
 		log := new(strings.Builder)
 		p, err := New(Options{
@@ -280,6 +281,41 @@ func TestNewProcessIsToldEverything(t *testing.T) {
 		}
 		if st := p.Status()[0]; st.Process != "3" || st.Applied["main"] != 2 {
 			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// A container's process has the same number at each start.
+func TestNewProcessOfTheSameNumber(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], _ *Pusher, _ *strings.Builder) {
+		show(views, snapshot(1, 1, replicas(up)))
+		f.heard()
+		time.Sleep(10 * time.Second)
+		f.set(func() { f.started = time.Now() })
+		time.Sleep(time.Second)
+		if got := f.heard(); len(got) != 2 {
+			t.Errorf("a new process is told %q, want 2 commands", got)
+		}
+	})
+}
+
+// What a new process could not be told, since the view was past its end, is
+// told once the view is valid again, though nothing was decided meanwhile.
+func TestNewProcessWhileTheViewIsInvalid(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], _ *Pusher, _ *strings.Builder) {
+		s := snapshot(1, 1, replicas(up))
+		show(views, s)
+		f.heard()
+		views.Refresh("main", &topology.View{Snapshot: s, ValidUntil: 1})
+		f.set(func() { f.pid = 2 })
+		time.Sleep(5 * time.Second)
+		if got := f.heard(); len(got) != 0 {
+			t.Errorf("told %q from a view past its end", got)
+		}
+		views.Refresh("main", &topology.View{Snapshot: s, ValidUntil: 1 << 62})
+		time.Sleep(time.Second)
+		if got := f.heard(); len(got) != 2 {
+			t.Errorf("told %q when the view is valid again, want 2 commands", got)
 		}
 	})
 }

@@ -15,6 +15,7 @@
 package runtimeapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,11 +104,11 @@ func New(o Options) (*Pusher, error) {
 }
 
 func withDefaults(o Options) Options {
-	o.Settle = orDefault(o.Settle, 200*time.Millisecond)
-	o.MaxSettle = orDefault(o.MaxSettle, 2*time.Second)
-	o.Recheck = orDefault(o.Recheck, time.Second)
-	o.Repush = orDefault(o.Repush, 5*time.Second)
-	o.Timeout = orDefault(o.Timeout, time.Second)
+	o.Settle = cmp.Or(o.Settle, 200*time.Millisecond)
+	o.MaxSettle = cmp.Or(o.MaxSettle, 2*time.Second)
+	o.Recheck = cmp.Or(o.Recheck, time.Second)
+	o.Repush = cmp.Or(o.Repush, 5*time.Second)
+	o.Timeout = cmp.Or(o.Timeout, time.Second)
 	if o.Names == nil {
 		o.Names = func(cluster, pool string) string { return "be_" + cluster + "_" + pool }
 	}
@@ -121,13 +122,6 @@ func withDefaults(o Options) Options {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o
-}
-
-func orDefault(v, d time.Duration) time.Duration {
-	if v == 0 {
-		return d
-	}
-	return v
 }
 
 func defaultGuard(cluster string, p topology.PoolVerdicts) string {

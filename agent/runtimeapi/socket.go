@@ -30,7 +30,7 @@ type socket struct {
 	confirmed map[string]map[server]want // what HAProxy has confirmed, by cluster
 	told      map[string]uint64          // the last generation that was put into commands, by cluster
 	refused   map[string]bool            // clusters with a bad answer in the present push
-	process   string
+	process   process
 	bad       map[string]bool // servers and answers that were complained about
 	delay     time.Duration   // until the next push of everything, after bad answers
 
@@ -140,9 +140,11 @@ func (s *socket) forget(cluster string) {
 	delete(s.status.Applied, cluster)
 }
 
-// everything makes all that HAProxy was ever told unconfirmed.
+// everything makes all that HAProxy was ever told unconfirmed. What cannot be told
+// now, since its view is not valid, is caught up with later.
 func (s *socket) everything() {
 	clear(s.confirmed)
+	clear(s.told)
 	for _, cluster := range s.o.Views.Keys() {
 		s.pending[cluster] = true
 	}
@@ -239,20 +241,20 @@ func (s *socket) tell(ctx context.Context, steps []step) error {
 // compareProcess starts over when HAProxy was restarted or reloaded. What is
 // confirmed from here on was said to the new process.
 func (s *socket) compareProcess(info string) {
-	pid := processOf(info)
-	if pid == "" {
+	p := processOf(info)
+	if p.pid == "" {
 		s.complain("process", info)
 		return
 	}
-	if s.process != "" && s.process != pid {
-		s.log.Info("HAProxy has a new process; it is told everything", "pid", pid, "was", s.process)
+	if p.replaces(s.process) {
+		s.log.Info("HAProxy has a new process; it is told everything", "pid", p.pid, "was", s.process.pid)
 		s.everything()
 		s.pushAt = s.now()
 	}
-	s.process = pid
+	s.process = p
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.status.Process = pid
+	s.status.Process = p.pid
 }
 
 // take notes the answers to steps. A step counts when all its commands did.

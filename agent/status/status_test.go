@@ -46,8 +46,15 @@ func TestStatusText(t *testing.T) {
 
 func TestExplainText(t *testing.T) {
 	for _, c := range []struct{ world, node string }{
-		{"up", "n1"}, {"up", "n2"}, {"undecided", "n1"}, {"drain", "n1"}, {"drain", "n2"}, {"drain", "n3"},
-		{"lost", "n1"}, {"stale", "n1"}, {"roleless", "n1"},
+		{"up", "n1"},
+		{"up", "n2"},
+		{"undecided", "n1"},
+		{"drain", "n1"},
+		{"drain", "n2"},
+		{"drain", "n3"},
+		{"lost", "n1"},
+		{"stale", "n1"},
+		{"roleless", "n1"},
 	} {
 		code, body := get(worlds[c.world]().server(), "/api/v1/explain/main/"+c.node)
 		var e Explanation

@@ -65,7 +65,6 @@ const (
 	CodeMaintenance      Code = "maintenance"
 	CodeFenced           Code = "fenced"
 	CodeTwoWriters       Code = "two_writers"
-	CodeRemoved          Code = "removed"
 	CodeRefused          Code = "refused"
 	CodeSilent           Code = "silent"
 	CodeNoLeader         Code = "no_leader"
@@ -113,14 +112,13 @@ var Codes = []CodeInfo{
 	{CodeMaintenance, SeverityInfo, "An operator has taken the node out."},
 	{CodeFenced, SeverityError, "The node is writable although another node is the writer, or its leader key has been gone for too long. Its sessions end."},
 	{CodeTwoWriters, SeverityError, "Several nodes are writable on the highest timeline and no authority says which is right. None of them gets writes."},
-	{CodeRemoved, SeverityInfo, "The node is no longer a member of the cluster."},
 	{CodeRefused, SeverityError, "Nobody listens at the node's address; a second attempt confirmed it."},
 	{CodeSilent, SeverityError, "The node does not answer. It takes no new session; its sessions end when another node is named, or after kill_after."},
 	{CodeNoLeader, SeverityError, "The leader key is absent, confirmed by a consistent read. No new sessions; the existing ones end when another is named or after leader_gap."},
 	{CodeStarting, SeverityWarn, "The server answers that it is starting up, shutting down or recovering (SQLSTATE 57P01 to 57P03)."},
 	{CodeWrongRole, SeverityInfo, "The node's role does not fit the pool: a standby in a write pool, or the primary in a read pool."},
 	{CodeReadOnly, SeverityWarn, "The node left recovery but its transactions are read-only, so it cannot take writes yet."},
-	{CodeNotNamed, SeverityWarn, "The node is writable but the authority does not name it."},
+	{CodeNotNamed, SeverityWarn, "A health check asked whether the node leads: it is neither the writer nor named by the authority."},
 	{CodePromoting, SeverityInfo, "The authority names the node, which is not writable yet."},
 	{CodeSessionMismatch, SeverityWarn, "The leader key and the holder's member key belong to different Consul sessions, so the node may not enter yet."},
 	{CodeOldTimeline, SeverityError, "The node is writable on an older timeline than the highest ever seen: it was left behind by a failover."},

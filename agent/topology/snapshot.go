@@ -120,6 +120,21 @@ func (p PoolVerdicts) Undecided() bool {
 	return slices.ContainsFunc(p.Nodes, func(n NodeVerdict) bool { return n.Verdict == Undecided })
 }
 
+// Guard is the verdict on a pool's guard, a server that carries no traffic and by
+// which balancers refuse connections while it is up: down while a node of the pool
+// is up, else up once the whole pool is decided. After a start the node that a
+// balancer serves from may not be known yet, and what stands is held.
+func (s *Snapshot) Guard(p PoolVerdicts) Verdict {
+	switch {
+	case len(p.Up()) > 0:
+		return Down
+	case !s.Complete || p.Undecided():
+		return Undecided
+	default:
+		return Up
+	}
+}
+
 // Facts is what is known beside the decision. It changes with every probe and
 // wakes nobody. It is immutable.
 type Facts struct {

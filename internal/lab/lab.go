@@ -235,9 +235,10 @@ func (l *Lab) chown(path string) error {
 	return nil
 }
 
-// write writes a file that belongs to the account that runs PostgreSQL.
-func (l *Lab) write(path, text string, mode os.FileMode) error {
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+// write writes a file that the account that runs PostgreSQL owns, and nobody
+// else reads.
+func (l *Lab) write(path, text string) error {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}
 	return l.chown(path)

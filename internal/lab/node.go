@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -212,7 +213,7 @@ func (n *Node) Start(ctx context.Context) error {
 func postmasterStatus(data string, pid int) string {
 	b, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
 	lines := strings.Split(string(b), "\n")
-	if err != nil || len(lines) < 8 || strings.TrimSpace(lines[0]) != fmt.Sprint(pid) {
+	if err != nil || len(lines) < 8 || strings.TrimSpace(lines[0]) != strconv.Itoa(pid) {
 		return ""
 	}
 	return strings.TrimSpace(lines[7])

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -22,7 +23,7 @@ func (n *Node) tool(ctx context.Context, name string, args ...string) (string, e
 // initdb makes an empty primary.
 func (n *Node) initdb(ctx context.Context) error {
 	pwfile := filepath.Join(n.dir, "pwfile")
-	if err := n.c.lab.write(pwfile, n.c.passwords[Superuser], 0o600); err != nil {
+	if err := n.c.lab.write(pwfile, n.c.passwords[Superuser]); err != nil {
 		return err
 	}
 	defer os.Remove(pwfile)
@@ -31,7 +32,7 @@ func (n *Node) initdb(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := n.c.lab.write(filepath.Join(n.DataDir(), "pg_hba.conf"), hba, 0o600); err != nil {
+	if err := n.c.lab.write(filepath.Join(n.DataDir(), "pg_hba.conf"), hba); err != nil {
 		return err
 	}
 	return n.writeConf()
@@ -72,10 +73,10 @@ func (n *Node) becomeStandby(primary *Node) error {
 	}
 	// Of several lines with the same name the last one counts.
 	text := string(b) + "primary_conninfo = " + quoteLiteral(n.conninfo(primary)) + "\n"
-	if err := n.c.lab.write(auto, text, 0o600); err != nil {
+	if err := n.c.lab.write(auto, text); err != nil {
 		return err
 	}
-	return n.c.lab.write(filepath.Join(n.DataDir(), "standby.signal"), "", 0o600)
+	return n.c.lab.write(filepath.Join(n.DataDir(), "standby.signal"), "")
 }
 
 // conninfo is how the node reaches a primary.
@@ -95,7 +96,7 @@ func (n *Node) writeConf() error {
 		"log_line_prefix":         "%m [%p] %q%u@%d ",
 		"max_wal_senders":         "20",
 		"password_encryption":     "scram-sha-256",
-		"port":                    fmt.Sprint(n.port),
+		"port":                    strconv.Itoa(n.port),
 		"shared_buffers":          "16MB",
 		"unix_socket_directories": n.c.lab.sockets,
 		"wal_keep_size":           "256MB",
@@ -109,5 +110,5 @@ func (n *Node) writeConf() error {
 	for _, k := range slices.Sorted(maps.Keys(settings)) {
 		fmt.Fprintf(&b, "%s = %s\n", k, quoteLiteral(settings[k]))
 	}
-	return n.c.lab.write(filepath.Join(n.DataDir(), "postgresql.conf"), b.String(), 0o600)
+	return n.c.lab.write(filepath.Join(n.DataDir(), "postgresql.conf"), b.String())
 }

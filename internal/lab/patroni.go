@@ -160,7 +160,7 @@ func (n *PatroniNode) writeConfig(o PatroniOptions) error {
 	if err != nil {
 		return fmt.Errorf("lab: patroni %s/%s: %w", c.scope, n.name, err)
 	}
-	return c.lab.write(n.ConfigFile(), string(b), 0o600)
+	return c.lab.write(n.ConfigFile(), string(b))
 }
 
 // close stops all nodes at once, the leader as well as the replicas.
@@ -258,7 +258,8 @@ func (c *Patroni) Leader(ctx context.Context) (*PatroniNode, error) {
 }
 
 // WaitRunning waits until there is a leader and every node whose Patroni is
-// usable (started and not frozen) runs.
+// usable (started and not frozen) runs. What Consul has of a node may be from
+// before a change of roles, so each is asked itself too.
 func (c *Patroni) WaitRunning(ctx context.Context) error {
 	ctx, cancel := bound(ctx, patroniTimeout)
 	defer cancel()
@@ -279,8 +280,24 @@ func (c *Patroni) WaitRunning(ctx context.Context) error {
 				return false, fmt.Errorf("members %v", members)
 			}
 		}
-		return true, nil
+		err = c.healthy(ctx)
+		return err == nil, err
 	})
+}
+
+// healthy returns why a usable node says that its PostgreSQL does not run.
+func (c *Patroni) healthy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	for _, n := range c.nodes {
+		if !n.process().usable() {
+			continue
+		}
+		if _, err := n.REST(ctx, http.MethodGet, "/health", ""); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Switchover has Patroni move the leader to a node, and returns when that one

@@ -205,11 +205,7 @@ func (w *worker) countOld(ctx context.Context, m master) {
 // desired and never reload.
 func (w *worker) owe() error {
 	w.owed = true
-	f, err := write(w.mark(), []byte("a reload is owed for "+w.Files[0].Destination+"\n"), 0o640)
-	if err == nil {
-		err = f.CloseAtomicallyReplace()
-	}
-	if err != nil {
+	if err := put(w.mark(), []byte("a reload is owed for "+w.Files[0].Destination+"\n"), 0o640); err != nil {
 		return fmt.Errorf("noting that a reload is owed, nothing was changed: %w", err)
 	}
 	return nil

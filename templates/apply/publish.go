@@ -1,8 +1,6 @@
 package apply
 
 import (
-	"context"
-	"log/slog"
 	"maps"
 	"time"
 )
@@ -64,22 +62,24 @@ func (w *worker) logChange(s Status) {
 		return
 	}
 	w.logged = line
-	level, message := slog.LevelInfo, "files are applied"
-	switch s.State {
-	case StateWaiting:
-		message = "files are held until all nodes are known"
-	case StateHeld:
-		level, message = slog.LevelWarn, "files are held as they stand"
-	case StatePending:
-		level, message = slog.LevelWarn, "files are not live yet and are tried again"
-		if s.Error == "" {
-			level, message = slog.LevelInfo, "files have changed and will be applied"
-		}
-	case StateRejected:
-		level, message = slog.LevelError, "files were refused by the check; what stands goes on"
+	facts := []any{
+		"state", string(s.State), "error", s.Error, "output", s.LastOutput,
+		"desired", short(s.Desired), "running", short(s.Running), "next_try", s.NextTry,
 	}
-	w.log.Log(context.Background(), level, message, "state", string(s.State), "error", s.Error,
-		"output", s.LastOutput, "desired", short(s.Desired), "running", short(s.Running), "next_try", s.NextTry)
+	switch {
+	case s.State == StateWaiting:
+		w.log.Info("files are held until all nodes are known", facts...)
+	case s.State == StateHeld:
+		w.log.Warn("files are held as they stand", facts...)
+	case s.State == StatePending && s.Error == "":
+		w.log.Info("files have changed and will be applied", facts...)
+	case s.State == StatePending:
+		w.log.Warn("files are not live yet and are tried again", facts...)
+	case s.State == StateRejected:
+		w.log.Error("files were refused by the check; what stands goes on", facts...)
+	default:
+		w.log.Info("files are applied", facts...)
+	}
 }
 
 func short(h string) string { return h[:min(len(h), 12)] }

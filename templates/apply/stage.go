@@ -119,7 +119,12 @@ func (g Group) putOne(t Text, mode fs.FileMode) error {
 	if now, err := os.ReadFile(t.Destination); err == nil && bytes.Equal(now, t.Bytes) {
 		return nil
 	}
-	f, err := write(t.Destination, t.Bytes, mode)
+	return put(t.Destination, t.Bytes, mode)
+}
+
+// put writes a file in one step: it is there whole, or as it was.
+func put(path string, text []byte, mode fs.FileMode) error {
+	f, err := write(path, text, mode)
 	if err != nil {
 		return err
 	}
@@ -248,11 +253,7 @@ func (g Group) removeLeftovers() {
 func (g Group) keep(texts []Text, end string) error {
 	var errs []error
 	for i, t := range texts {
-		f, err := write(beside(t.Destination, end), t.Bytes, g.Files[i].Mode)
-		if err == nil {
-			err = f.CloseAtomicallyReplace()
-		}
-		if err != nil {
+		if err := put(beside(t.Destination, end), t.Bytes, g.Files[i].Mode); err != nil {
 			errs = append(errs, fmt.Errorf("keeping a copy of %s: %w", t.Destination, err))
 		}
 	}

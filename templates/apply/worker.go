@@ -134,7 +134,7 @@ func (w *worker) applyDue() topology.Mono {
 	return due
 }
 
-func (w *worker) isLive() bool { return w.desiredIs == w.runningIs && w.desiredIs == w.diskIs }
+func (w *worker) isLive() bool { return w.runningIs == w.desiredIs && w.diskIs == w.desiredIs }
 
 // step does what is due and returns when the next thing is; zero: not before a change.
 func (w *worker) step(ctx context.Context) topology.Mono {

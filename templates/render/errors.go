@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -40,7 +41,7 @@ func describe(t Template, err error) error {
 	}
 	e := &Error{Template: m[1], Text: m[4]}
 	e.Line, _ = strconv.Atoi(m[2])
-	mark := cmpOr(t.LeftDelim, "{{")
+	mark := cmp.Or(t.LeftDelim, "{{")
 	if f := undefined.FindStringSubmatch(e.Text); f != nil {
 		mark = f[1]
 		e.Text += suggestion(f[1])
@@ -52,13 +53,6 @@ func describe(t Template, err error) error {
 	}
 	e.Column = 1 + max(0, strings.Index(lineOf(t, e.Template, e.Line), mark))
 	return e
-}
-
-func cmpOr(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 func lineOf(t Template, name string, line int) string {

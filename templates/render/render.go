@@ -96,8 +96,8 @@ func inspect(t Template, text []byte) error {
 		"<no value>": `the text has "<no value>": a value that the template uses does not exist`,
 		"\x00":       "the text has a NUL byte",
 	} {
-		if i := bytes.Index(text, []byte(bad)); i >= 0 {
-			line := 1 + bytes.Count(text[:i], []byte("\n"))
+		if before, _, found := bytes.Cut(text, []byte(bad)); found {
+			line := 1 + bytes.Count(before, []byte("\n"))
 			return &Error{Template: t.Name, Text: fmt.Sprintf("%s (line %d of the text)", why, line)}
 		}
 	}

@@ -22,13 +22,13 @@ import (
 // pacing says how patiently a failure is met.
 type pacing uint8
 
+// The zero value pauses for up to 5 s.
 const (
-	paceNormal pacing = iota // up to 5 s
 	// paceHung: the attempt itself took its deadline, so the pause after it is
 	// short; together they stay below 5 s.
-	paceHung
-	paceDenied // up to 30 s, or until the token file changes
-	paceConfig // up to 5 min, or until the token file changes
+	paceHung   pacing = iota + 1
+	paceDenied        // up to 30 s, or until the token file changes
+	paceConfig        // up to 5 min, or until the token file changes
 )
 
 // The longest pauses. Those of the last two are reached by stretching the

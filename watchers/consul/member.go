@@ -138,8 +138,6 @@ func (f *faultList) number(fields map[string]json.RawMessage, key string, bits i
 	n, err := strconv.ParseUint(strings.Trim(string(raw), `" `), 10, bits)
 	if err != nil {
 		f.add("%s is no whole number: %s", key, clip(string(raw)))
-	}
-	if err != nil {
 		return 0
 	}
 	return n

@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -109,7 +110,7 @@ func (r *reader) wait(ctx context.Context) Consistency {
 func (r *reader) scope(ctx context.Context, mode Consistency) (picture, *trouble) {
 	p, t := r.ask(ctx, mode)
 	if t != nil || mode == Consistent {
-		return p, firstOf(t, p.doubt)
+		return p, cmp.Or(t, p.doubt)
 	}
 	old := r.known && p.index < r.last.index
 	if p.doubt == nil && !old && !p.bare() {
@@ -118,19 +119,12 @@ func (r *reader) scope(ctx context.Context, mode Consistency) (picture, *trouble
 	claimed := p
 	r.pace.charge()
 	p, t = r.ask(ctx, Consistent)
-	t = firstOf(t, p.doubt)
+	t = cmp.Or(t, p.doubt)
 	if t == nil && claimed.doubt == nil && claimed.bare() && !p.bare() {
 		r.w.count(func(s *Stats) { s.EmptyRefused++ })
 		r.w.log.Warn("Consul's answer lacked a leader or all members, a consistent read has them", "keys", r.w.prefix)
 	}
 	return p, t
-}
-
-func firstOf(a, b *trouble) *trouble {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // ask puts one question with its own deadline.

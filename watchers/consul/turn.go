@@ -3,8 +3,6 @@ package consul
 import (
 	"context"
 	"time"
-
-	"github.com/hashicorp/consul/api"
 )
 
 // answer is one answer with what is needed to judge it.
@@ -131,14 +129,9 @@ func (w *Watch[T]) confirm() {
 	w.count(func(s *WatchStats) { s.ConfirmedAt = now })
 }
 
-// ask puts one question with its own deadline. A blocking one may take Consul's
-// wait, its random addition of up to a sixteenth, and the time of an answer.
+// ask puts one question with its own deadline.
 func (w *Watch[T]) ask(ctx context.Context, mode Consistency, index uint64) (answer[T], *trouble) {
-	limit := answerTimeout
-	if index > 0 {
-		limit += w.o.Wait + w.o.Wait/16
-	}
-	qctx, cancel := w.begin(ctx, limit)
+	qctx, cancel := w.begin(ctx, w.limit(index))
 	defer cancel()
 	w.res.AskedAt = w.o.Now()
 	a, t := w.put(qctx, mode, index)
@@ -146,37 +139,33 @@ func (w *Watch[T]) ask(ctx context.Context, mode Consistency, index uint64) (ans
 	return a, t
 }
 
+// limit is how long an answer may take: for a blocking question Consul's wait
+// and its random addition of up to a sixteenth besides.
+func (w *Watch[T]) limit(index uint64) time.Duration {
+	if index == 0 {
+		return answerTimeout
+	}
+	return answerTimeout + w.o.Wait + w.o.Wait/16
+}
+
 func (w *Watch[T]) put(ctx context.Context, mode Consistency, index uint64) (answer[T], *trouble) {
-	var a answer[T]
 	q, err := w.o.Client.Options(ctx, mode)
 	if err != nil {
-		return a, judgeError(err, 0)
+		return answer[T]{}, judgeError(err, 0)
 	}
 	if index > 0 {
 		q.WaitIndex, q.WaitTime = index, w.o.Wait
 	}
 	value, meta, err := w.o.Query(ctx, q)
 	if err != nil {
-		return a, judgeError(err, deadlineOf(index, w.o.Wait))
+		return answer[T]{}, judgeError(err, w.limit(index))
 	}
-	return judged(a, value, meta, q, w.o)
-}
-
-func deadlineOf(index uint64, wait time.Duration) time.Duration {
-	if index == 0 {
-		return answerTimeout
-	}
-	return answerTimeout + wait + wait/16
-}
-
-func judged[T any](a answer[T], value T, meta *api.QueryMeta, q *api.QueryOptions, o WatchOptions[T]) (answer[T], *trouble) {
-	a.value, a.empty = value, o.Empty(value)
 	// Index 0 is a fault of Consul that has happened; 1 is always safe to wait on.
-	a.index = max(meta.LastIndex, 1)
+	a := answer[T]{value: value, empty: w.o.Empty(value), index: max(meta.LastIndex, 1)}
 	if t := judgeMeta(meta, q, a.empty); t != nil {
 		return a, t
 	}
-	a.doubt = judgeAge(meta, o.MaxLastContact)
+	a.doubt = judgeAge(meta, w.o.MaxLastContact)
 	return a, nil
 }
 

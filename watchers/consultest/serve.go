@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -53,9 +54,7 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	defer resp.Body.Close()
-	for k, v := range resp.Header {
-		w.Header()[k] = v
-	}
+	maps.Copy(w.Header(), resp.Header)
 	w.WriteHeader(resp.StatusCode)
 	_, _ = io.Copy(w, resp.Body)
 }
@@ -173,7 +172,7 @@ func (a *Agent) read(req *http.Request, r Request, f Fault) (*http.Response, err
 		changed, down := a.changed, a.down
 		a.mu.Unlock()
 		missing := len(found) == 0 && !r.Recurse
-		if over || r.Index == 0 || f.NoBlock || index > r.Index && !(missing && wasMissing) {
+		if over || r.Index == 0 || f.NoBlock || index > r.Index && (!missing || !wasMissing) {
 			return a.answer(req, r, f, found, index)
 		}
 		wasMissing = missing

@@ -132,7 +132,10 @@ func (b *backend) answer(msg pgproto3.FrontendMessage) bool {
 		b.bound = b.queries[m.PreparedStatement]
 		b.be.Send(&pgproto3.BindComplete{})
 	case *pgproto3.Execute:
-		return b.thawed() && b.execute()
+		if !b.thawed() {
+			return false
+		}
+		b.execute()
 	case *pgproto3.Sync:
 		return b.ready()
 	case *pgproto3.Terminate:
@@ -152,19 +155,18 @@ func (b *backend) empty() bool {
 	return b.ready()
 }
 
-func (b *backend) execute() bool {
+func (b *backend) execute() {
 	row := rightsRow
 	if !strings.Contains(b.bound, "has_function_privilege") {
 		if sqlstate := b.s.queryError(); sqlstate != "" {
 			e := fatal(sqlstate)
 			e.Severity, e.SeverityUnlocalized = "ERROR", "ERROR"
 			b.be.Send(e)
-			return true
+			return
 		}
 		b.s.count(func(c *Counts) { c.Full++ })
 		row = Row(b.s.now().Probe)
 	}
 	b.be.Send(&pgproto3.DataRow{Values: [][]byte{row}})
 	b.be.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})
-	return true
 }

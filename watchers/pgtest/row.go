@@ -40,6 +40,7 @@ func Row(p topology.Probe) []byte {
 		row["pause_state"] = "paused"
 	case topology.No:
 		row["pause_state"] = "not paused"
+	case topology.Unknown:
 	}
 	receiver(row, p.Receiver)
 	row["standbys"] = standbys(p.Standbys)

@@ -128,9 +128,9 @@ func (c *conn) idle(stirred func()) (stop func()) {
 		stirred()
 	}()
 	return func() {
-		_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // ends the Read; a closed socket has ended it already
+		_ = c.SetReadDeadline(time.Unix(1, 0)) // ends the Read; a closed socket has ended it already
 		<-done
-		_ = c.Conn.SetReadDeadline(time.Time{})
+		_ = c.SetReadDeadline(time.Time{})
 	}
 }
 
@@ -175,7 +175,7 @@ func (c *conn) Close() error {
 			return
 		}
 		// A deadline for the kernel, no rule: it is never compared with evidence.
-		_ = c.Conn.SetDeadline(time.Now().Add(lingerFor))
+		_ = c.SetDeadline(time.Now().Add(lingerFor))
 		go func() {
 			_, _ = io.Copy(io.Discard, readOnly{c})
 			c.drop()

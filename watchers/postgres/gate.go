@@ -28,8 +28,9 @@ func holdAfter(c topology.FailureClass) time.Duration {
 		return startingAgain
 	case topology.FailProtocol:
 		return oddAgain
+	default:
+		return 0
 	}
-	return 0
 }
 
 // gate remembers why the last login was refused and keeps the next one back, of
@@ -51,6 +52,7 @@ func (g *gate) note(now topology.Mono, c topology.FailureClass, password, text s
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.class, g.text, g.until, g.password = c, text, now.Add(loginAgain), password
+	default:
 	}
 }
 

@@ -3,7 +3,6 @@ package resources
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -114,7 +113,7 @@ func (set *Set) listen(cluster, pool string, offer offer, settings Settings) err
 		return nil
 	}
 	name := Name(cluster, pool)
-	if _, err := netip.ParseAddr(addr.Host); err != nil || addr.Port == 0 {
+	if _, literal := addr.IP(); !literal || addr.Port == 0 {
 		set.Warnings = append(set.Warnings,
 			fmt.Sprintf("%s: listen address %q is not a literal IP and a port; the pool gets no listener", name, addr))
 		return nil

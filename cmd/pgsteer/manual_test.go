@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestManual holds the page of the manual that lists every command, which is
+// made of the program's own help.
+func TestManual(t *testing.T) {
+	const path = "../../docs/commands.md"
+	want := commandsPage(t)
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(string(got), "\n")); d != "" {
+		t.Errorf("docs/commands.md differs from the program (-program +page); go test ./cmd/pgsteer -run Manual -update writes it anew\n%s", d)
+	}
+}
+
+func commandsPage(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString(`# Commands
+
+Exit codes: 0 is good, 1 an error (its text says what was tried, on what, and what happens next), 2 a wrong command line,
+and also what ` + "`render --diff`" + ` returns when files would change. ` + "`run`" + ` ends with 0 on SIGTERM and SIGINT, within two seconds; a
+second signal ends it at once. SIGHUP, and a change of the configuration file, reload it. Under systemd use
+` + "`Type=notify-reload`" + `: the start is over when every listener is bound and every cluster has been decided once, be it that
+everything is undecided; a database or Consul that is away keeps no unit from starting. This page is generated from the
+program's help.
+`)
+	parser, err := newParser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range parser.Model.Children {
+		fmt.Fprintf(&b, "\n## %s\n\n```\n%s\n```\n", c.Name, strings.TrimSpace(helpOf(t, c.Name)))
+	}
+	return b.String()
+}
+
+func helpOf(t *testing.T, command string) string {
+	t.Helper()
+	t.Setenv("COLUMNS", "100")
+	var out, errs bytes.Buffer
+	if code := run([]string{command, "--help"}, streams{&out, &errs}); code != 0 || errs.Len() > 0 {
+		t.Fatalf("%s --help: code %d: %s", command, code, &errs)
+	}
+	return out.String()
+}
+
+// TestHelpIsComplete: every command, argument and flag says what it is for.
+func TestHelpIsComplete(t *testing.T) {
+	parser, err := newParser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range parser.Model.Children {
+		if c.Help == "" {
+			t.Errorf("%s has no help", c.Name)
+		}
+		for _, f := range c.Flags {
+			if f.Help == "" {
+				t.Errorf("%s --%s has no help", c.Name, f.Name)
+			}
+		}
+		for _, p := range c.Positional {
+			if p.Help == "" {
+				t.Errorf("%s %s has no help", c.Name, p.Name)
+			}
+		}
+	}
+}
