@@ -78,7 +78,7 @@ type Postgres struct {
 
 // HAProxy lists the sockets of the HAProxy processes that are told at once.
 type HAProxy struct {
-	// Sockets are paths of UNIX sockets or host:port on loopback, see SocketNetwork.
+	// Sockets are paths of UNIX sockets or host:port on loopback.
 	Sockets []string      `yaml:"sockets" type:"socket"`
 	Timeout time.Duration `yaml:"timeout"` // for one command and its answer
 }

@@ -5,17 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
-
-// SameSources reports whether two configurations of a cluster ask the same
-// sources in the same way. They may differ in policy and pools, which a running
-// cluster takes over without a restart.
-func (c Cluster) SameSources(o Cluster) bool {
-	return c.Name == o.Name && c.Authority == o.Authority && c.Patroni == o.Patroni &&
-		slices.EqualFunc(c.Nodes, o.Nodes, equalNode) && c.Inventory == o.Inventory && c.Postgres == o.Postgres
-}
 
 // SetProbeRole sets the role that every cluster is probed as, and the file with
 // its password ("" for none), as the flags of a run without a file do.

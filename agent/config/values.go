@@ -261,12 +261,3 @@ func everywhere(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "" || err == nil && ip.IsUnspecified()
 }
-
-// SocketNetwork splits a socket of HAProxy.Sockets into the arguments of
-// net.Dial: a text with a slash is a UNIX socket, every other one host:port.
-func SocketNetwork(socket string) (network, address string) {
-	if strings.Contains(socket, "/") {
-		return "unix", socket
-	}
-	return "tcp", socket
-}

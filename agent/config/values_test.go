@@ -129,14 +129,6 @@ func TestFileMode(t *testing.T) {
 	}
 }
 
-func TestSocketNetwork(t *testing.T) {
-	for _, tt := range [][3]string{{"/run/a.sock", "unix", "/run/a.sock"}, {"127.0.0.1:1", "tcp", "127.0.0.1:1"}, {"[::1]:1", "tcp", "[::1]:1"}} {
-		if n, a := SocketNetwork(tt[0]); n != tt[1] || a != tt[2] {
-			t.Errorf("%s: got %s %s", tt[0], n, a)
-		}
-	}
-}
-
 func TestLogLevel(t *testing.T) {
 	for l, want := range map[LogLevel]slog.Level{"debug": -4, "info": 0, "warn": 4, "error": 8, "?": 0} {
 		if got := l.Level(); got != want {
