@@ -135,7 +135,7 @@ func (n *notes) asked(url string) { n.with(url, func(*TypeStatus) {}) }
 func (n *notes) sent(url string, resources int) {
 	n.with(url, func(t *TypeStatus) {
 		t.Sent, t.SentAt = t.Sent+1, n.now().Wall
-		t.Resources += uint64(resources) //nolint:gosec // a length
+		t.Resources += uint64(resources)
 	})
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -175,8 +176,10 @@ func (d *decoder) poolMode(p path, e entry) topology.Mode {
 	}
 	for _, f := range d.peek(e.value) {
 		if f.key == "mode" {
-			_ = mode.UnmarshalText([]byte(resolve(f.value).Value)) // a bad word is reported when it is decoded
-			return mode
+			if word := resolve(f.value).Value; slices.Contains(words(mode), word) {
+				mode = topology.Mode(word)
+			}
+			return mode // a bad word is reported when it is decoded
 		}
 	}
 	if !implied && (isNull(e.value) || resolve(e.value).Kind == yaml.MappingNode) {

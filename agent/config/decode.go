@@ -308,7 +308,7 @@ func (d *decoder) readable(p path, n *yaml.Node, name string) {
 	}
 	f, err := os.Open(name)
 	if err == nil {
-		defer f.Close() //nolint:errcheck // opened for reading only
+		defer f.Close()
 		var info os.FileInfo
 		if info, err = f.Stat(); err == nil && info.IsDir() {
 			err = fmt.Errorf("%s is a folder", name)

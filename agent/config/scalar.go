@@ -130,6 +130,10 @@ func (d *decoder) socket(s string) (string, error) {
 	return a.String(), nil
 }
 
+// longest is above all that is waited for here, and so far from the end of
+// time.Duration that no sum of durations can overflow.
+const longest = 365 * 24 * time.Hour
+
 func setDuration(dst *time.Duration, s string) error {
 	v, err := time.ParseDuration(s)
 	if f, bare := strconv.ParseFloat(s, 64); bare == nil {
@@ -143,6 +147,9 @@ func setDuration(dst *time.Duration, s string) error {
 	}
 	if v < 0 {
 		return fmt.Errorf("duration %s is negative", quote(s))
+	}
+	if v > longest {
+		return fmt.Errorf("duration %s is above a year", quote(s))
 	}
 	*dst = v
 	return nil

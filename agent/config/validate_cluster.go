@@ -120,24 +120,30 @@ func (p Policy) check(s scope) {
 		s.fault("min_down", "min_down %s is below %s: no balancer would see that the writer was lost", p.MinDown, minMinDown)
 	}
 	if p.SilentAfter > p.KillAfter {
-		s.faultAt([]string{"kill_after", "silent_after"},
+		faultAt([]place{{s, "kill_after"}, {s, "silent_after"}},
 			"silent_after %s is above kill_after %s: a node stops taking sessions before it loses those it has", p.SilentAfter, p.KillAfter)
 	}
 }
 
+// place is a key that a fault may be shown at.
+type place struct {
+	in  scope
+	key string
+}
+
 // faultAt reports a fault of several keys at the first that is written, and
 // nothing while one of them has a fault of form.
-func (s scope) faultAt(keys []string, format string, args ...any) {
-	at := keys[0]
-	for _, key := range slices.Backward(keys) {
-		if s.d.unsound[s.in(key).at] {
+func faultAt(places []place, format string, args ...any) {
+	at := places[0]
+	for _, p := range slices.Backward(places) {
+		if p.in.d.unsound[p.in.in(p.key).at] {
 			return
 		}
-		if s.written(key) {
-			at = key
+		if p.in.written(p.key) {
+			at = p
 		}
 	}
-	s.fault(at, format, args...)
+	at.in.fault(at.key, format, args...)
 }
 
 // checkTiming compares the policy with the probes it lives on: an answer may
@@ -160,26 +166,14 @@ func (c Cluster) checkTiming(s, shared scope) {
 }
 
 func (c Cluster) timingFault(s, shared scope, key string, limit time.Duration) {
-	places := []struct {
-		in  scope
-		key string
-	}{
+	places := []place{
 		{s.in("policy"), key},
 		{s.in("postgres"), "interval"},
 		{s.in("postgres"), "query_timeout"},
 		{shared, "interval"},
 		{shared, "query_timeout"},
 	}
-	at := places[0]
-	for _, p := range slices.Backward(places) {
-		if s.d.unsound[p.in.in(p.key).at] {
-			return
-		}
-		if p.in.written(p.key) {
-			at = p
-		}
-	}
-	at.in.fault(at.key, "%s %s is below interval + query_timeout (%s + %s) of the probes: a slow answer would count as none",
+	faultAt(places, "%s %s is below interval + query_timeout (%s + %s) of the probes: a slow answer would count as none",
 		key, limit, c.Postgres.Interval, c.Postgres.QueryTimeout)
 }
 
@@ -219,7 +213,7 @@ func (p Pool) checkWrite(s scope) {
 
 func (p Pool) checkRead(s scope) {
 	if p.MaxLag != 0 && p.MaxLagHard != 0 && p.MaxLag > p.MaxLagHard {
-		s.faultAt([]string{"max_lag", "max_lag_hard"},
+		faultAt([]place{{s, "max_lag"}, {s, "max_lag_hard"}},
 			"max_lag %s is above max_lag_hard %s: the soft limit comes first (0 means no limit)", p.MaxLag, p.MaxLagHard)
 	}
 }

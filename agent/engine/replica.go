@@ -206,11 +206,11 @@ func (r *round) returning(pool topology.Pool, was topology.NodeVerdict, n *node,
 		delete(n.goodAt, pool.Name)
 		return out
 	}
-	if was.Verdict == topology.Up || was.Verdict == topology.Undecided || was.Reason().Code == topology.CodeWrongRole {
-		return out
-	}
 	if n.goodAt[pool.Name] == 0 {
 		n.goodAt[pool.Name] = r.now.Mono
+	}
+	if was.Verdict == topology.Up || was.Verdict == topology.Undecided || was.Reason().Code == topology.CodeWrongRole {
+		return out
 	}
 	if n.failingAt == 0 && r.since(n.goodAt[pool.Name], r.p.ReturnAfter) {
 		return out

@@ -96,6 +96,57 @@ func TestRestartInFallback(t *testing.T) {
 	}
 }
 
+// TestRestartInFallbackWithoutARole: it stands although it does not tell its role.
+func TestRestartInFallbackWithoutARole(t *testing.T) {
+	w := settled(t, patroni)
+	w.fails("b", topology.FailRefused)
+	w.fails("c", topology.FailRefused)
+	w.run(5 * sec)
+	w.want("replica", "a=up/fallback")
+	w.fails("a", topology.FailTLS)
+	standing := w.snap
+	w.restart()
+	w.noHarm(standing, false)
+	w.run(15 * sec)
+	w.want("primary", "a=undecided/role_unknown")
+	w.want("replica", "a=undecided b=down/refused c=down/refused")
+}
+
+// TestRestartBesideAStrayWriter: one that answers before the authority does is
+// no word against the writer that stands.
+func TestRestartBesideAStrayWriter(t *testing.T) {
+	w := settled(t, patroni)
+	w.become("c", primary(6))
+	standing := *w.snap
+	standing.Pools = standing.Pools[:1] // c left the read pool by itself
+	w.restart()
+	w.noHarm(&standing, true)
+	w.askIn([]string{"c", "a"})
+	w.want("primary", "a=undecided/authority_unknown c=undecided/authority_unknown")
+	w.askIn([]string{"leader"})
+	w.want("primary", "a=up/writer c=down/fenced")
+}
+
+// TestRestartAfterFailoverWithoutAuthority: the old writer is silent, another one
+// is writable on a higher timeline, and the authority does not speak. The old one
+// is dropped, nobody is admitted (invariant 4).
+func TestRestartAfterFailoverWithoutAuthority(t *testing.T) {
+	w := settled(t, patroni)
+	w.unheard = topology.FailTimeout
+	w.restart()
+	w.become("b", primary(6))
+	w.become("c", standby(6))
+	w.fails("a", topology.FailTimeout)
+	w.run(sec)
+	w.want("primary", "a=undecided b=undecided/authority_unknown c=down")
+	w.run(2 * sec)
+	w.want("primary", "a=down b=undecided/authority_unknown c=down")
+	w.unheard = ""
+	w.moveLeader("b", 6)
+	w.run(sec)
+	w.want("primary", "a=down b=up/writer c=down")
+}
+
 // TestRestartWithoutAuthority: what stands is held, nobody is admitted, nobody
 // is cut, for as long as it takes (FR-26).
 func TestRestartWithoutAuthority(t *testing.T) {

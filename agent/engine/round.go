@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -234,9 +233,15 @@ func hash(s *topology.Snapshot) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// alarms are the cluster-wide troubles.
+// alarms are the cluster-wide troubles, by code.
 func (r *round) alarms() []topology.Reason {
 	var out []topology.Reason
+	if r.auth.State == topology.AuthorityStateLost {
+		out = append(out, r.reason(topology.CodeAuthorityLost, r.s.authority.at, "last word at %s", clock(r.now, r.s.authority.at)))
+	}
+	if r.s.isolated == topology.Yes {
+		out = append(out, r.reason(topology.CodeIsolated, 0, "every cluster is silent"))
+	}
 	var claims []string
 	for _, n := range r.nodes {
 		if r.claims(n) {
@@ -246,12 +251,5 @@ func (r *round) alarms() []topology.Reason {
 	if len(claims) > 1 {
 		out = append(out, r.reason(topology.CodeTwoWriters, 0, "writable: %v", claims))
 	}
-	if r.auth.State == topology.AuthorityStateLost {
-		out = append(out, r.reason(topology.CodeAuthorityLost, r.s.authority.at, "last word at %s", clock(r.now, r.s.authority.at)))
-	}
-	if r.s.isolated == topology.Yes {
-		out = append(out, r.reason(topology.CodeIsolated, 0, "every cluster is silent"))
-	}
-	slices.SortFunc(out, func(a, b topology.Reason) int { return cmp.Compare(a.Code, b.Code) })
 	return out
 }

@@ -56,8 +56,8 @@ func (r *round) contrary(n *node) bool {
 		return true
 	case r.byEvidence():
 		return r.s.timelines[r.s.systemID] > r.heldTimeline(n) || r.rivalled(n) || n.killed
-	case r.auth.State == topology.AuthorityStateUnknown: // a start decides nothing before the authority is heard
-		return false
+	case r.auth.State == topology.AuthorityStateUnknown && !r.since(r.s.start.Mono, r.p.SilentAfter):
+		return false // a start gives the authority time to speak first
 	case r.auth.State != topology.AuthorityStateCurrent, r.auth.Leader == "" && r.holdsWithoutLeader():
 		return r.rivalled(n)
 	}

@@ -45,6 +45,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
+	_ = srv.Close() // ends the connections that are still open
 	return fmt.Errorf("healthapi: accept on %s: %w", ln.Addr(), err)
 }
 

@@ -1,9 +1,6 @@
 package topology
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // AuthorityKind names who decides which node of a cluster is primary.
 type AuthorityKind string
@@ -121,32 +118,4 @@ func DefaultPool(name string, mode Mode) Pool {
 		Name: name, Mode: ModeRead,
 		MaxLag: 64 << 20, MaxLagHard: 1 << 30, MinReplicas: 1, Fallback: FallbackPrimary,
 	}
-}
-
-// UnmarshalText reads none or patroni.
-func (k *AuthorityKind) UnmarshalText(b []byte) error {
-	return oneOf(k, string(b), AuthorityNone, AuthorityPatroni)
-}
-
-// UnmarshalText reads write or read.
-func (m *Mode) UnmarshalText(b []byte) error { return oneOf(m, string(b), ModeWrite, ModeRead) }
-
-// UnmarshalText reads none or primary.
-func (f *Fallback) UnmarshalText(b []byte) error {
-	return oneOf(f, string(b), FallbackNone, FallbackPrimary)
-}
-
-// UnmarshalText reads hold or sql_only.
-func (a *AuthorityLost) UnmarshalText(b []byte) error {
-	return oneOf(a, string(b), LostHold, LostSQLOnly)
-}
-
-func oneOf[T ~string](dst *T, s string, allowed ...T) error {
-	for _, a := range allowed {
-		if s == string(a) {
-			*dst = a
-			return nil
-		}
-	}
-	return fmt.Errorf("%q is none of %v", s, allowed)
 }

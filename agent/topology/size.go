@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -91,25 +92,16 @@ func parseNumber(s string) (float64, error) {
 	neg := s[0] == '-'
 	digits := strings.TrimLeft(s, "+-")
 	var v float64
+	var err error
 	if strings.ContainsAny(digits, ".eE") && !strings.HasPrefix(strings.ToLower(digits), "0x") {
-		f, err := strconv.ParseFloat(digits, 64)
-		if err != nil && !math.IsInf(f, 0) {
-			return 0, fmt.Errorf("%q is no number", s)
-		}
-		v = f
+		v, err = strconv.ParseFloat(digits, 64)
 	} else {
-		base, text := 10, digits
-		switch {
-		case strings.HasPrefix(strings.ToLower(digits), "0x"):
-			base, text = 16, digits[2:]
-		case len(digits) > 1 && digits[0] == '0':
-			base, text = 8, digits[1:]
-		}
-		u, err := strconv.ParseUint(text, base, 64)
-		if err != nil && u != math.MaxUint64 {
-			return 0, fmt.Errorf("%q is no number", s)
-		}
+		var u uint64
+		u, err = strconv.ParseUint(digits, 0, 64) // base 0 is C's notation
 		v = float64(u)
+	}
+	if err != nil && !errors.Is(err, strconv.ErrRange) { // what is too large saturates
+		return 0, fmt.Errorf("%q is no number", s)
 	}
 	if neg {
 		v = -v
@@ -122,27 +114,25 @@ func (s Size) String() string {
 	if s == 0 {
 		return "0B"
 	}
-	units := []string{"B", "kB", "MB", "GB", "TB"}
 	v, i := int64(s), 0
-	for i < len(units)-1 && v%1024 == 0 {
+	for i < len(sizeUnits)-1 && v%1024 == 0 {
 		v /= 1024
 		i++
 	}
-	return strconv.FormatInt(v, 10) + units[i]
+	return strconv.FormatInt(v, 10) + sizeUnits[i].name
 }
 
 // Short writes the size rounded to at most three digits, for people ("25MB").
 func (s Size) Short() string {
-	units := []string{"B", "kB", "MB", "GB", "TB"}
 	v, i := float64(s), 0
-	for i < len(units)-1 && math.Abs(v) >= 1024 {
+	for i < len(sizeUnits)-1 && math.Abs(v) >= 1024 {
 		v /= 1024
 		i++
 	}
 	if i > 0 && math.Abs(v) < 10 {
-		return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + units[i]
+		return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + sizeUnits[i].name
 	}
-	return strconv.FormatFloat(math.Round(v), 'f', -1, 64) + units[i]
+	return strconv.FormatFloat(math.Round(v), 'f', -1, 64) + sizeUnits[i].name
 }
 
 // MarshalText writes String.

@@ -74,27 +74,6 @@ func TestVerdictText(t *testing.T) {
 	}
 }
 
-func TestPolicyWords(t *testing.T) {
-	var k AuthorityKind
-	if err := k.UnmarshalText([]byte("patroni")); err != nil || k != AuthorityPatroni {
-		t.Errorf("patroni is %q, %v", k, err)
-	}
-	if err := k.UnmarshalText([]byte("Patroni")); err == nil || k != AuthorityPatroni {
-		t.Errorf("Patroni is %q, %v", k, err)
-	}
-	var m Mode
-	var f Fallback
-	var l AuthorityLost
-	for _, err := range []error{m.UnmarshalText([]byte("read")), f.UnmarshalText([]byte("none")), l.UnmarshalText([]byte("sql_only"))} {
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	if m != ModeRead || f != FallbackNone || l != LostSQLOnly {
-		t.Errorf("read as %q %q %q", m, f, l)
-	}
-}
-
 func TestLookups(t *testing.T) {
 	s := &Snapshot{
 		Nodes: []Node{{Name: "a"}, {Name: "b"}},

@@ -102,16 +102,10 @@ type LSN uint64
 // ParseLSN reads PostgreSQL's pg_lsn text form, two hexadecimal numbers of at
 // most 32 bits with a slash between ("0/3000060").
 func ParseLSN(s string) (LSN, error) {
-	hi, lo, ok := strings.Cut(s, "/")
-	if !ok || hi == "" || lo == "" || len(hi) > 8 || len(lo) > 8 {
-		return 0, fmt.Errorf("%q is not an LSN like 0/3000060", s)
-	}
-	h, err := strconv.ParseUint(hi, 16, 32)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not an LSN like 0/3000060", s)
-	}
-	l, err := strconv.ParseUint(lo, 16, 32)
-	if err != nil {
+	hi, lo, _ := strings.Cut(s, "/")
+	h, badHi := strconv.ParseUint(hi, 16, 32)
+	l, badLo := strconv.ParseUint(lo, 16, 32)
+	if badHi != nil || badLo != nil || len(hi) > 8 || len(lo) > 8 {
 		return 0, fmt.Errorf("%q is not an LSN like 0/3000060", s)
 	}
 	return LSN(h<<32 | l), nil

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 )
 
@@ -27,8 +26,7 @@ type Consul struct {
 	http int
 	grpc int
 
-	mu sync.Mutex
-	p  *process
+	slot
 }
 
 // Consul starts a Consul server and returns when it has elected itself and
@@ -92,36 +90,18 @@ func (c *Consul) GRPCAddr() string { return loopback(c.grpc) }
 // LogFile returns the path of Consul's log.
 func (c *Consul) LogFile() string { return filepath.Join(c.dir, "consul.log") }
 
-func (c *Consul) process() *process {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.p
-}
-
 // Start starts Consul after Stop or Kill, on the same ports and with the same
 // data, and returns when it takes writes. It does nothing if it runs.
 func (c *Consul) Start(ctx context.Context) error {
 	ctx, cancel := bound(ctx, callTimeout)
 	defer cancel()
-	if c.process().alive() {
-		return nil
-	}
-	p, err := c.lab.start(spec{
+	s := spec{
 		name: c.name, path: c.bin, args: []string{"agent", "-config-file", c.configFile()}, dir: c.dir, log: c.LogFile(),
-	})
-	if err != nil {
-		return err
 	}
-	c.mu.Lock()
-	c.p = p
-	c.mu.Unlock()
-	return poll(ctx, c.name+" takes writes", 5*pollEvery, func() (bool, error) {
-		if err := p.died(); err != nil {
-			return false, err
-		}
+	return c.start(ctx, c.lab, s, readiness{c.name + " takes writes", func(*process) (bool, error) {
 		err := c.Put(ctx, "pgsteer-lab/started", "")
 		return err == nil, err
-	})
+	}})
 }
 
 // Stop ends Consul by SIGTERM. If ctx ends first, it is killed and an error

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"syscall"
 )
 
@@ -30,8 +29,7 @@ type Envoy struct {
 	adminPort int
 	args      []string
 
-	mu sync.Mutex
-	p  *process
+	slot
 }
 
 // Envoy starts Envoy and returns when it is ready, which means that all its
@@ -80,37 +78,19 @@ func (e *Envoy) Admin(ctx context.Context, path string) (string, error) {
 	return out, err
 }
 
-func (e *Envoy) process() *process {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.p
-}
-
 // Start starts Envoy after Stop or Kill and returns when it is ready. It does
 // nothing if it runs.
 func (e *Envoy) Start(ctx context.Context) error {
 	ctx, cancel := bound(ctx, callTimeout)
 	defer cancel()
-	if e.process().alive() {
-		return nil
-	}
 	admin := fmt.Sprintf(`{"admin":{"address":{"socket_address":{"address":"127.0.0.1","port_value":%d}}}}`, e.adminPort)
 	args := []string{"-c", e.ConfigFile(), "--config-yaml", admin, "--disable-hot-restart"}
 	args = append(args, withDefaults(e.args, "--drain-time-s", "0", "--drain-strategy", "immediate", "--concurrency", "1")...)
-	p, err := e.lab.start(spec{name: e.name, path: e.bin, args: args, dir: e.dir, log: e.LogFile()})
-	if err != nil {
-		return err
-	}
-	e.mu.Lock()
-	e.p = p
-	e.mu.Unlock()
-	return poll(ctx, e.name+" is ready", 2*pollEvery, func() (bool, error) {
-		if err := p.died(); err != nil {
-			return false, err
-		}
+	s := spec{name: e.name, path: e.bin, args: args, dir: e.dir, log: e.LogFile()}
+	return e.start(ctx, e.lab, s, readiness{e.name + " is ready", func(*process) (bool, error) {
 		_, err := e.Admin(ctx, "/ready")
 		return err == nil, err
-	})
+	}})
 }
 
 // withDefaults adds pairs of flag and value whose flag is not in args: Envoy

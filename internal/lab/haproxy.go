@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -42,8 +41,7 @@ type HAProxy struct {
 	admin  string
 	args   []string
 
-	mu sync.Mutex
-	p  *process
+	slot
 }
 
 // HAProxy starts HAProxy and returns when its worker runs and, if the
@@ -113,37 +111,19 @@ func (h *HAProxy) ReloadCommand() []string {
 	return []string{"/bin/sh", "-c", `kill -USR2 "$(cat "$1")"`, "reload", h.PIDFile()}
 }
 
-func (h *HAProxy) process() *process {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.p
-}
-
 // Start starts HAProxy after Stop or Kill. It does nothing if it runs.
 func (h *HAProxy) Start(ctx context.Context) error {
 	ctx, cancel := bound(ctx, callTimeout)
 	defer cancel()
-	if h.process().alive() {
-		return nil
-	}
 	args := append([]string{"-W", "-S", h.MasterSocket(), "-p", h.PIDFile(), "-f", h.config}, h.args...)
-	p, err := h.lab.start(spec{name: h.name, path: h.bin, args: args, dir: h.dir, log: h.LogFile()})
-	if err != nil {
-		return err
-	}
-	h.mu.Lock()
-	h.p = p
-	h.mu.Unlock()
-	return poll(ctx, h.name+" has a worker", pollEvery, func() (bool, error) {
-		if err := p.died(); err != nil {
-			return false, err
-		}
+	s := spec{name: h.name, path: h.bin, args: args, dir: h.dir, log: h.LogFile()}
+	return h.start(ctx, h.lab, s, readiness{h.name + " has a worker", func(*process) (bool, error) {
 		w, err := h.Workers(ctx)
 		if err != nil || len(w) != 1 {
 			return false, errors.Join(err, fmt.Errorf("%d workers", len(w)))
 		}
 		return h.adminReady(ctx)
-	})
+	}})
 }
 
 // adminReady asks the stats socket, if the configuration has one.

@@ -47,9 +47,7 @@ type Node struct {
 	port int
 	dir  string
 
-	starting sync.Mutex // held by Start
-	mu       sync.Mutex
-	p        *process // nil before the first start
+	slot
 }
 
 // Name returns the node's name, such as "n1".
@@ -169,12 +167,6 @@ func (n *Node) writeTimeline(ctx context.Context) (int64, error) {
 	return tl, err
 }
 
-func (n *Node) process() *process {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.p
-}
-
 func (n *Node) socket() string {
 	return filepath.Join(n.c.lab.sockets, fmt.Sprintf(".s.PGSQL.%d", n.port))
 }
@@ -184,28 +176,14 @@ func (n *Node) socket() string {
 func (n *Node) Start(ctx context.Context) error {
 	ctx, cancel := bound(ctx, callTimeout)
 	defer cancel()
-	n.starting.Lock()
-	defer n.starting.Unlock()
-	if n.process().alive() {
-		return nil
-	}
-	p, err := n.c.lab.start(spec{
+	s := spec{
 		name: "postgres " + n.c.name + "/" + n.name, path: filepath.Join(n.c.bin, "postgres"),
 		args: []string{"-D", n.DataDir()}, dir: n.DataDir(), log: n.LogFile(), drop: true,
-	})
-	if err != nil {
-		return err
 	}
-	n.mu.Lock()
-	n.p = p
-	n.mu.Unlock()
-	return poll(ctx, "node "+n.name+" accepts sessions", pollEvery, func() (bool, error) {
-		if err := p.died(); err != nil {
-			return false, err
-		}
+	return n.start(ctx, n.c.lab, s, readiness{"node " + n.name + " accepts sessions", func(p *process) (bool, error) {
 		status := postmasterStatus(n.DataDir(), p.pid())
 		return status == "ready", fmt.Errorf("status %q", status)
-	})
+	}})
 }
 
 // postmasterStatus reads what pg_ctl reads: "starting", "ready" and so on; it

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -23,9 +22,7 @@ type PatroniNode struct {
 	pg   int // port
 	rest int // port
 
-	starting sync.Mutex // held by Start
-	mu       sync.Mutex
-	p        *process // nil before the first start
+	slot
 }
 
 // Name returns the node's name, such as "n1".
@@ -73,39 +70,19 @@ func (n *PatroniNode) REST(ctx context.Context, method, path, body string) (stri
 	return out, err
 }
 
-func (n *PatroniNode) process() *process {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.p
-}
-
 // Start starts Patroni and returns when its REST API answers, which is before
 // PostgreSQL runs: see Patroni.WaitRunning. It does nothing if Patroni runs.
 func (n *PatroniNode) Start(ctx context.Context) error {
 	ctx, cancel := bound(ctx, patroniTimeout)
 	defer cancel()
-	n.starting.Lock()
-	defer n.starting.Unlock()
-	if n.process().alive() {
-		return nil
-	}
-	p, err := n.c.lab.start(spec{
+	s := spec{
 		name: "patroni " + n.c.scope + "/" + n.name, path: n.c.bin, args: []string{n.ConfigFile()},
 		dir: n.dir, log: n.LogFile(), drop: true,
-	})
-	if err != nil {
-		return err
 	}
-	n.mu.Lock()
-	n.p = p
-	n.mu.Unlock()
-	return poll(ctx, p.name+" answers", 5*pollEvery, func() (bool, error) {
-		if err := p.died(); err != nil {
-			return false, err
-		}
+	return n.start(ctx, n.c.lab, s, readiness{s.name + " answers", func(*process) (bool, error) {
 		_, err := n.REST(ctx, http.MethodGet, "/liveness", "")
 		return err == nil, err
-	})
+	}})
 }
 
 // Stop ends Patroni by SIGTERM; unless the cluster is paused it stops

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -117,6 +118,49 @@ func (l *Lab) run(ctx context.Context, s spec) (string, error) {
 		return out.String(), fmt.Errorf("lab: %s: %w: %s", s.name, err, lastLines(out.String(), 5))
 	}
 	return out.String(), nil
+}
+
+// slot holds the process of a server that can be started again and again. The
+// zero value has none yet.
+type slot struct {
+	starting sync.Mutex // held by start
+	mu       sync.Mutex
+	p        *process // nil before the first start
+}
+
+func (s *slot) process() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.p
+}
+
+// readiness says what makes a started server usable.
+type readiness struct {
+	what string // for errors
+	ask  func(*process) (bool, error)
+}
+
+// start starts a server and returns when it is ready. It does nothing if the
+// server runs.
+func (s *slot) start(ctx context.Context, l *Lab, sp spec, r readiness) error {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	if s.process().alive() {
+		return nil
+	}
+	p, err := l.start(sp)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.p = p
+	s.mu.Unlock()
+	return poll(ctx, r.what, pollEvery, func() (bool, error) {
+		if err := p.died(); err != nil {
+			return false, err
+		}
+		return r.ask(p)
+	})
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }

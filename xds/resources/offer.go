@@ -126,7 +126,7 @@ func chooseReaders(p topology.PoolVerdicts) (offer, bool) {
 		m := member{node: v.Node, address: v.Address, weight: 1}
 		switch v.Verdict {
 		case topology.Up:
-			m.health, m.weight = corev3.HealthStatus_HEALTHY, uint32(min(max(v.Weight, 1), fullWeight)) //nolint:gosec // bounded on this line
+			m.health, m.weight = corev3.HealthStatus_HEALTHY, uint32(min(max(v.Weight, 1), fullWeight))
 		case topology.Drain:
 			m.health = corev3.HealthStatus_DRAINING
 		default:

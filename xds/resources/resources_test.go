@@ -129,7 +129,7 @@ func TestWritePoolHasOneEndpoint(t *testing.T) {
 			q := p
 			q.Nodes = nil
 			for _, v := range p.Nodes {
-				v.Verdict = topology.Verdict(rapid.IntRange(0, 3).Draw(t, "verdict")) //nolint:gosec // four values
+				v.Verdict = topology.Verdict(rapid.IntRange(0, 3).Draw(t, "verdict"))
 				v.Weight = rapid.IntRange(-1, 200).Draw(t, "weight")
 				q.Nodes = append(q.Nodes, v)
 			}
