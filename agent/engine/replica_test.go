@@ -379,3 +379,15 @@ func TestMaintenanceAtTheStart(t *testing.T) {
 	w.want("primary", "a=drain/maintenance b=down")
 	w.want("replica", "b=drain/maintenance")
 }
+
+// TestReturnFromMaintenance: what a replica proves while it is out counts, and
+// what it proved before, so that it does not matter when somebody decided.
+func TestReturnFromMaintenance(t *testing.T) {
+	w := settled(t, patroni)
+	w.m.Records = []topology.MaintenanceRecord{{Node: "b", Reason: "test", Until: w.now.Wall.Add(300 * ms)}}
+	w.want("replica", "b=drain/maintenance")
+	w.run(290 * ms)
+	w.want("replica", "b=drain/maintenance")
+	w.run(10 * ms)
+	w.want("replica", "b=up/replica")
+}
