@@ -40,12 +40,12 @@ type plan struct {
 // Envoy's settings are in no part's made: running parts take them over.
 func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 	var all []plan
-	add := func(name string, made any, make func() (*part, error)) {
-		all = append(all, plan{name: name, made: fmt.Sprintf("%#v", made), make: make})
+	add := func(name string, made any, build func() (*part, error)) {
+		all = append(all, plan{name: name, made: fmt.Sprintf("%#v", made), make: build})
 	}
-	server := func(name string, address config.ListenAddress, make func() (*part, error)) {
+	server := func(name string, address config.ListenAddress, build func() (*part, error)) {
 		if !address.Off() {
-			all = append(all, plan{name: name, made: string(address), listens: true, make: make})
+			all = append(all, plan{name: name, made: string(address), listens: true, make: build})
 		}
 	}
 	l := cfg.Listen

@@ -99,6 +99,7 @@ func isSilence(c topology.FailureClass) bool {
 	switch c {
 	case topology.FailTimeout, topology.FailUnreachable, topology.FailName, topology.FailLocal:
 		return true
+	default:
+		return false
 	}
-	return false
 }

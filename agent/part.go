@@ -57,11 +57,10 @@ func (a *Agent) start(ctx context.Context, parts map[string]*part) {
 
 // ended makes a fault of an end that nobody asked for.
 func ended(ctx context.Context, err error) error {
-	switch {
-	case ctx.Err() != nil:
-		return nil
-	case err == nil:
-		return errors.New("ended without being asked to")
+	if ctx.Err() != nil {
+		err = nil
+	} else if err == nil {
+		err = errors.New("ended without being asked to")
 	}
 	return err
 }
@@ -107,7 +106,7 @@ func (p *part) close() {
 // bind opens a part's listener. A running part may be in the way, as 127.0.0.1
 // is for every interface.
 func (a *Agent) bind(name, address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
 	if err == nil {
 		return l, nil
 	}

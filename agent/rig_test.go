@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -290,15 +291,20 @@ func clusterText(name string, n1, n2 *node, more ...string) string {
 	return fmt.Sprintf("  %s:\n    nodes: {n1: %s, n2: %s}\n", name, n1.addr, n2.addr) + strings.Join(more, "")
 }
 
-// freePort returns an address that nobody listens on now.
+// freePort returns an address that nobody listens on now. It lies below the
+// ports that outgoing connections get: a client that dials it while nobody
+// listens could be given the very port, and keep it.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if err == nil {
+			_ = l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	t.Fatal("no free port was found")
+	return ""
 }
 
 type pgState = pgtest.State

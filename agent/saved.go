@@ -92,6 +92,12 @@ func decodeSaved(b []byte, cluster string) (v topology.Saved, foreign map[string
 	if v.Version != savedVersion || v.Cluster != cluster {
 		return v, nil, fmt.Errorf("it is of version %d for cluster %q, not of version %d for %q", v.Version, v.Cluster, savedVersion, cluster)
 	}
+	for _, n := range v.Nodes {
+		// Names end up in commands to balancers, whoever wrote the file.
+		if err := topology.CheckName(n.Name); err != nil {
+			return v, nil, fmt.Errorf("a node of it: %w", err)
+		}
+	}
 	if err := json.Unmarshal(b, &foreign); err != nil {
 		return v, nil, err
 	}

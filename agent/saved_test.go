@@ -88,6 +88,7 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 		"another version": `{"version":2,"cluster":"main"}`,
 		"another cluster": `{"version":1,"cluster":"two"}`,
 		"bad address":     `{"version":1,"cluster":"main","nodes":[{"Name":"n1","Address":"nowhere"}]}`,
+		"bad name":        `{"version":1,"cluster":"main","nodes":[{"Name":"n1; shutdown","Address":"10.0.0.1:5432"}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, logged := testStore(t)

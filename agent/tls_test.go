@@ -156,11 +156,11 @@ func TestSSLModes(t *testing.T) {
 		{config.SSLVerifyFull, root, ours.server("10.0.0.2"), "10.0.0.1", "not 10.0.0.1"},
 		{config.SSLVerifyFull, root, ours.server("fd00::1"), "fd00::1", ""},
 	} {
-		make, err := tlsFor(config.Postgres{SSLMode: c.mode, SSLRootCert: c.root}, slog.New(slog.DiscardHandler))
+		dress, err := tlsFor(config.Postgres{SSLMode: c.mode, SSLRootCert: c.root}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = shake(t, make(c.host), c.server)
+		_, err = shake(t, dress(c.host), c.server)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s, root %t, to %s: %v, want %q", c.mode, c.root != "", c.host, err, c.want)
 		}

@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -125,7 +126,7 @@ func number(n int) string {
 	if n == 0 {
 		return "-"
 	}
-	return fmt.Sprint(n)
+	return strconv.Itoa(n)
 }
 
 func lagText(n NodeReport) string {
@@ -251,6 +252,7 @@ func whatNext(v PoolVerdict, s *topology.Snapshot, p topology.Policy) string {
 		return "a login that succeeds decides; it is tried again within a minute, and at once when the password's file changes"
 	case topology.CodeMinDown:
 		return fmt.Sprintf("after %s %s", p.MinDown, entry)
+	default: // the rest is about entering
 	}
 	if v.Mode == topology.ModeWrite {
 		return entry

@@ -138,18 +138,19 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 
 // unknownNode says which names there are instead.
 func (s *Server) unknownNode(cluster, node string) string {
-	text := fmt.Sprintf("there is no node %s/%s; known are:", cluster, node)
+	var text strings.Builder
+	fmt.Fprintf(&text, "there is no node %s/%s; known are:", cluster, node)
 	none := true
 	for _, c := range slices.Sorted(slices.Values(s.o.Clusters())) {
 		for _, n := range clusterReport(c, s.o.Views.Get(c), s.o.Now()).Nodes {
-			text += " " + c + "/" + n.Name
+			text.WriteString(" " + c + "/" + n.Name)
 			none = false
 		}
 	}
 	if none {
-		text += fmt.Sprintf(" none yet, of the clusters %s", strings.Join(s.o.Clusters(), " "))
+		text.WriteString(" none yet, of the clusters " + strings.Join(s.o.Clusters(), " "))
 	}
-	return text
+	return text.String()
 }
 
 func unknownPath(w http.ResponseWriter, r *http.Request) {

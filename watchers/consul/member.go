@@ -62,10 +62,16 @@ func parseConnURL(s string) (topology.Address, error) {
 	if !ok || scheme != "postgres" && scheme != "postgresql" {
 		return topology.Address{}, errors.New("conn_url does not begin with postgres://")
 	}
+	tail := ""
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
-		rest = rest[:i]
+		rest, tail = rest[:i], rest[i:]
 	}
 	hostport := rest[strings.LastIndexByte(rest, '@')+1:] // errors must not show a password
+	if hostport == rest && strings.Contains(rest, ":") && strings.Contains(tail, "@") {
+		if _, err := topology.ParseAddress(withPort(hostport)); err != nil {
+			return topology.Address{}, errors.New("conn_url has an unescaped / ? or # in its login, so its host cannot be told")
+		}
+	}
 	if strings.Contains(hostport, ",") {
 		return topology.Address{}, fmt.Errorf("conn_url names several hosts: %s", clip(hostport))
 	}

@@ -180,6 +180,8 @@ func TestParseConnURL(t *testing.T) {
 		{"http://a:5432", "", "postgres://"},
 		{"postgres", "", "postgres://"},
 		{"postgres://u:secret@a b/", "", "DNS name"},
+		{"postgres://u:secret/x@a:5432/d", "", "unescaped"},
+		{"postgres://a:5432/d?options=x@y", "a:5432", ""},
 	}
 	for _, c := range cases {
 		got, err := parseConnURL(c.in)
