@@ -4,9 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"os"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/watchers/file"
 )
 
@@ -37,7 +37,7 @@ func (a *Agent) watchConfig(ctx context.Context) {
 
 // digest identifies the contents of a file; "" when it cannot be read.
 func digest(path string) string {
-	b, err := os.ReadFile(path)
+	b, err := config.ReadFile(path)
 	if err != nil {
 		return ""
 	}

@@ -103,10 +103,21 @@ func (p *part) close() {
 	}
 }
 
+// How long, and how often, an address that is in use is tried.
+const (
+	bindPatience = 500 * time.Millisecond
+	bindEvery    = 20 * time.Millisecond
+)
+
 // bind opens a part's listener. A running part may be in the way, as 127.0.0.1
 // is for every interface.
 func (a *Agent) bind(name, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
+	// The kernel may still hold a socket that was closed a moment ago.
+	for end := time.Now().Add(bindPatience); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
+		<-time.After(bindEvery)
+		l, err = new(net.ListenConfig).Listen(context.Background(), "tcp", address)
+	}
 	if err == nil {
 		return l, nil
 	}

@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
+
+	"github.com/pgsteer/pgsteer/agent/config"
 )
 
 // rotating is a value in files that somebody may replace at any time. It is read
@@ -48,7 +49,7 @@ func (r *rotating[T]) get() T {
 func (r *rotating[T]) read() error {
 	texts := make([][]byte, 0, len(r.paths))
 	for _, p := range r.paths {
-		b, err := os.ReadFile(p)
+		b, err := config.ReadFile(p)
 		if err != nil {
 			return err
 		}

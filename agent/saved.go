@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers"
@@ -60,7 +61,7 @@ func (s *store) load(cluster string) *topology.Saved {
 		return &newest
 	}
 	path := s.path(cluster)
-	b, err := os.ReadFile(path)
+	b, err := config.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -237,7 +237,7 @@ func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 		r.until("the state on disk", func() (ok bool) {
 			b, err := os.ReadFile(path)
 			info, _ = os.Stat(path)
-			return err == nil && strings.Contains(string(b), `"n2": "up"`)
+			return err == nil && strings.Contains(string(b), `"n2": "up"`) && strings.Contains(string(b), `"n1": "up"`)
 		})
 		return info
 	}

@@ -3,7 +3,6 @@ package agent
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/config"
@@ -66,7 +65,7 @@ func templateText(f config.File) (text, name string, err error) {
 		}
 		return text, "builtin/" + string(f.Builtin), nil
 	}
-	b, err := os.ReadFile(f.Source)
+	b, err := config.ReadFile(f.Source)
 	if err != nil {
 		return "", "", fmt.Errorf("read the template: %w", err)
 	}

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -306,15 +305,7 @@ func (d *decoder) readable(p path, n *yaml.Node, name string) {
 	if !d.open {
 		return
 	}
-	f, err := os.Open(name)
-	if err == nil {
-		defer f.Close()
-		var info os.FileInfo
-		if info, err = f.Stat(); err == nil && info.IsDir() {
-			err = fmt.Errorf("%s is a folder", name)
-		}
-	}
-	if err != nil {
+	if _, err := ReadFile(name); err != nil {
 		d.fault(p, at(n), "this file must be readable: %v", err)
 	}
 }

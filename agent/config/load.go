@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -20,12 +21,35 @@ import (
 // maxText is the largest text that is parsed: thousands of clusters fit.
 const maxText = 16 << 20
 
+// ReadFile reads a regular file of at most 16 MB. A pipe would keep a reload
+// waiting for its writer, and a device such as /dev/zero never ends.
+func ReadFile(name string) ([]byte, error) {
+	// Without O_NONBLOCK, opening a pipe would wait for its writer too.
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, fmt.Errorf("%s is a folder", name)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", name)
+	case info.Size() > maxText:
+		return nil, fmt.Errorf("%s is larger than %s", name, topology.Size(maxText))
+	}
+	return io.ReadAll(io.LimitReader(f, maxText))
+}
+
 // Load reads a configuration from a file, opens the files that it names and
 // takes the secrets from theirs. Relative paths are relative to the file's
 // folder. Faults of content are *Faults; a file that cannot be read is the
 // error of the operating system.
 func Load(name string) (*Config, error) {
-	text, err := os.ReadFile(name)
+	text, err := ReadFile(name)
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration: %w", err)
 	}
@@ -220,7 +244,7 @@ func (d *decoder) secret(p path, name string, dst *Secret) {
 	if name == "" || d.unsound[p] {
 		return
 	}
-	b, err := os.ReadFile(name)
+	b, err := ReadFile(name)
 	text := strings.TrimRight(string(b), "\r\n")
 	switch {
 	case err != nil:

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -17,7 +16,7 @@ func (c *Config) SetProbeRole(user, passwordFile string) error {
 		if err != nil {
 			return fmt.Errorf("find the password file %s: %w", passwordFile, err)
 		}
-		b, err := os.ReadFile(path)
+		b, err := ReadFile(path)
 		if err != nil {
 			return fmt.Errorf("read the password of role %s: %w", user, err)
 		}

@@ -84,7 +84,6 @@ var commands = map[string]func(*testscript.TestScript, bool, []string){
 	"http":   httpIs,
 	"signal": signalAll,
 	"occupy": occupy,
-	"hold":   hold,
 	"node":   newNode,
 	"write":  write,
 	"count":  count,
@@ -165,13 +164,6 @@ func occupy(ts *testscript.TestScript, _ bool, args []string) {
 	l, err := net.Listen("tcp", args[0])
 	ts.Check(err)
 	ts.Defer(func() { _ = l.Close() })
-}
-
-// hold ADDRESS opens a connection and says nothing.
-func hold(ts *testscript.TestScript, _ bool, args []string) {
-	c, err := net.Dial("tcp", args[0])
-	ts.Check(err)
-	ts.Defer(func() { _ = c.Close() })
 }
 
 // node ADDRESS ROLE [PASSWORD] starts a scripted PostgreSQL.

@@ -29,6 +29,9 @@ func beside(destination, end string) string {
 func (g Group) read() ([]Text, error) {
 	texts := make([]Text, 0, len(g.Files))
 	for _, f := range g.Files {
+		if info, err := os.Stat(f.Destination); err == nil && !info.Mode().IsRegular() {
+			return nil, fmt.Errorf("reading the present file: %s is no regular file", f.Destination)
+		}
 		b, err := os.ReadFile(f.Destination)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("reading the present file: %w", err)
