@@ -150,8 +150,11 @@ func (c *cluster) logVerdict(before *topology.Snapshot, pool string, n topology.
 	if was.Verdict == n.Verdict && was.Reason().Code == n.Reason().Code {
 		return
 	}
-	r := n.Reason()
-	c.log.Info("verdict changed", "pool", pool, "node", n.Node, "verdict", n.Verdict.String(), "was", was.Verdict.String(),
+	r, level := n.Reason(), slog.LevelInfo
+	if r.Code.Info().Severity == topology.SeverityError {
+		level = slog.LevelWarn
+	}
+	c.log.Log(context.Background(), level, "verdict changed", "pool", pool, "node", n.Node, "verdict", n.Verdict.String(), "was", was.Verdict.String(),
 		"reason", string(r.Code), "text", r.Text)
 }
 

@@ -56,7 +56,7 @@ type worker struct {
 func newWorker(o Options, g Group) *worker {
 	w := &worker{
 		Group: g, views: o.Views, now: o.Now, runner: o.Runner,
-		log:       o.Logger.With("component", "templates", "group", g.Name),
+		log:       o.Logger.With("group", g.Name),
 		settleMin: o.SettleMin, settleMax: o.SettleMax,
 		guard: newGuard(g.EmptyHold), backOff: backoff.NewExponentialBackOff(),
 		waiting: "not started yet", logged: string(StateWaiting) + "not started yet",
