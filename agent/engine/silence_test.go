@@ -124,11 +124,11 @@ func TestRefused(t *testing.T) {
 		w := settled(t, patroni)
 		w.fail("a", class, topology.ProbeFull)
 		w.fail("b", class, topology.ProbeFull)
-		w.want("primary", "a=up")
+		w.want("primary", "a=drain/refused")
 		w.want("replica", "b=up")
 		w.pass(40 * ms)
 		w.fail("a", class, topology.ProbeFull)
-		w.want("primary", "a=up") // too soon to be a second attempt
+		w.want("primary", "a=drain/refused") // too soon to be a second attempt
 		w.pass(20 * ms)
 		w.fail("a", class, topology.ProbeFull)
 		w.fail("b", class, topology.ProbeFull)
@@ -143,12 +143,12 @@ func TestRefusedOnce(t *testing.T) {
 	w.fail("a", topology.FailRefused, topology.ProbeFull)
 	w.run(sec)
 	w.fail("a", topology.FailRefused, topology.ProbeFull)
-	w.want("primary", "a=up")
+	w.want("primary", "a=drain/refused")
 	w.pass(100 * ms)
 	w.fail("a", topology.FailSlots, topology.ProbeFull)
 	w.pass(100 * ms)
 	w.fail("a", topology.FailRefused, topology.ProbeFull)
-	w.want("primary", "a=up")
+	w.want("primary", "a=drain/refused")
 }
 
 // TestStarting: 57P03 drains, and only an answer ends it; ended sessions

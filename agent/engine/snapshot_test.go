@@ -131,7 +131,7 @@ func TestObserveOnce(t *testing.T) {
 		w.pass(100 * ms)
 		Observe(w.s, refused)
 	}
-	w.want("primary", "a=up")
+	w.want("primary", "a=drain/refused")
 	named := w.authority
 	old := topology.Observation{Cluster: "main", Source: consulSource, Seq: w.seq[consulSource], AskedAt: w.now, At: w.now, Authority: &named}
 	old.AskedAt.Mono, old.At.Mono = old.AskedAt.Mono.Add(-sec), old.At.Mono.Add(-sec)
