@@ -119,6 +119,9 @@ func (r *round) replicaEffect(pool topology.Pool, was topology.NodeVerdict, n *n
 	switch {
 	case e.verdict == topology.Down:
 		return e
+	case n.aliveAt != 0 && n.roleAt == 0 && r.s.saved != nil && r.s.saved.Verdicts[pool.Name][n.Name] == topology.Up:
+		// It served before the restart; that we may not ask it is no word against it.
+		return r.effect(topology.Undecided, topology.CodeRoleUnknown, n.aliveAt, "role unknown: %s", n.failure.Class)
 	case n.aliveAt != 0 && r.since(max(n.roleAt, n.knownAt), r.p.EvidenceMaxAge):
 		return r.effect(topology.Drain, topology.CodeRoleUnknown, n.aliveAt, "role unknown: %s", n.failure.Class)
 	case n.inRecovery == topology.Unknown:

@@ -292,3 +292,40 @@ func TestFirstStart(t *testing.T) {
 		})
 	}
 }
+
+// TestRestartWithAWrongPassword: nobody tells a role, so what stands is held in
+// every pool, however long it lasts (invariant 10).
+func TestRestartWithAWrongPassword(t *testing.T) {
+	for _, class := range []topology.FailureClass{topology.FailAuth, topology.FailSlots} {
+		w := settled(t, none)
+		for _, name := range []string{"a", "b", "c"} {
+			w.fails(name, class)
+		}
+		w.restart()
+		w.run(30 * sec)
+		w.want("primary", "a=undecided/role_unknown")
+		w.want("replica", "a=undecided b=undecided/role_unknown c=undecided/role_unknown")
+	}
+}
+
+// TestStandstillAdmitsNobodyUnheard: after a standstill the first answer decides
+// nothing; every rival is heard again first, also one that was a standby.
+func TestStandstillAdmitsNobodyUnheard(t *testing.T) {
+	for _, rival := range []func(topology.Timeline) *server{primary, standby} {
+		w := settled(t, none)
+		w.become("b", primary(5))
+		w.run(sec)
+		w.want("primary", "a=down/two_writers b=down/two_writers")
+		w.become("b", rival(5))
+		w.run(100 * ms)
+		w.become("b", primary(5))
+		w.pass(5 * time.Minute)
+		w.decide()
+		w.ask("a")
+		if w.snap.Writer != "" {
+			t.Fatalf("%s was admitted before b was asked\n%s", w.snap.Writer, w.show())
+		}
+		w.run(2 * sec)
+		w.want("primary", "a=down/two_writers b=down/two_writers")
+	}
+}

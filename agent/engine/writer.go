@@ -99,7 +99,9 @@ func (r *round) heldTimeline(n *node) topology.Timeline {
 // claims: the node's word that it is writable counts against others for as
 // long as its sessions could still be writing.
 func (r *round) claims(n *node) bool {
-	return n.writable() && !r.s.foreign(n) && !r.refused(n) && !r.since(n.roleAt, r.p.KillAfter)
+	// Times in which we could not ask do not make its word old.
+	heard := max(n.roleAt, n.localAt, r.s.resumedAt)
+	return n.writable() && !r.s.foreign(n) && !r.refused(n) && !r.since(heard, r.p.KillAfter)
 }
 
 // timeline is the timeline the node writes on; 0 when it is not known to write.
@@ -250,6 +252,8 @@ func (r *round) barredByEvidence(n *node) (effect, bool) {
 		case o == n:
 		case o.roleAt == 0 && o.silentAt == 0 && o.aliveAt == 0 && !r.refused(o):
 			return r.effect(topology.Undecided, topology.CodeNoEvidence, o.knownAt, "waiting for word of %s", o.Name), true
+		case max(o.answeredAt, o.failedAt) < r.s.resumedAt: // a standstill of ours: it may have been promoted meanwhile
+			return r.unproven(topology.CodeNoEvidence, r.s.resumedAt, "waiting for word of %s", o.Name), true
 		case r.s.systemID == 0 && o.full != nil && o.full.SystemID != n.full.SystemID:
 			return r.effect(topology.Down, topology.CodeIdentity, n.fullAt, "%s has another system identifier", o.Name), true
 		case r.claims(o) && (o.timeline() == 0 || o.timeline() >= own):
