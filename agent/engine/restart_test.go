@@ -309,23 +309,29 @@ func TestRestartWithAWrongPassword(t *testing.T) {
 }
 
 // TestStandstillAdmitsNobodyUnheard: after a standstill the first answer decides
-// nothing; every rival is heard again first, also one that was a standby.
+// nothing; every rival is heard again first, also one that was a standby before.
 func TestStandstillAdmitsNobodyUnheard(t *testing.T) {
-	for _, rival := range []func(topology.Timeline) *server{primary, standby} {
+	for name, before := range map[string]*server{"a second primary": primary(5), "a standby": standby(5)} {
 		w := settled(t, none)
-		w.become("b", primary(5))
-		w.run(sec)
-		w.want("primary", "a=down/two_writers b=down/two_writers")
-		w.become("b", rival(5))
-		w.run(100 * ms)
+		if name == "a standby" {
+			w.fail("a", topology.FailRefused, topology.ProbeFull)
+			w.pass(100 * ms)
+			w.fail("a", topology.FailRefused, topology.ProbeFull)
+		}
+		w.become("b", before)
+		w.ask("b")
+		if w.decide(); w.snap.Writer != "" {
+			t.Fatalf("%s: %s is the writer before the standstill\n%s", name, w.snap.Writer, w.show())
+		}
 		w.become("b", primary(5))
 		w.pass(5 * time.Minute)
 		w.decide()
 		w.ask("a")
-		if w.snap.Writer != "" {
-			t.Fatalf("%s was admitted before b was asked\n%s", w.snap.Writer, w.show())
+		if w.decide(); w.snap.Writer != "" {
+			t.Errorf("%s: %s was admitted before b was asked\n%s", name, w.snap.Writer, w.show())
 		}
-		w.run(2 * sec)
+		w.ask("b")
+		w.decide()
 		w.want("primary", "a=down/two_writers b=down/two_writers")
 	}
 }
