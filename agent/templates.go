@@ -24,7 +24,11 @@ func (a *Agent) buildTemplates(groups []apply.Group) (*part, error) {
 			for why, n := range s.Refused {
 				counters["refused_"+why] = n
 			}
-			out = append(out, status.Sink{Name: "template " + s.Group, State: string(s.State), Error: s.Error, Since: s.Since, Counters: counters})
+			why := s.Error
+			if why != "" && s.LastOutput != "" {
+				why += ": " + strings.Join(strings.Fields(s.LastOutput), " ")
+			}
+			out = append(out, status.Sink{Name: "template " + s.Group, State: string(s.State), Error: why, Since: s.Since, Counters: counters})
 		}
 		return out
 	}}, nil

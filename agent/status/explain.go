@@ -250,6 +250,8 @@ func whatNext(v PoolVerdict, s *topology.Snapshot, p topology.Policy) string {
 		return "the first complete evidence decides; until then every sink keeps silent"
 	case topology.CodeRoleUnknown:
 		return "a login that succeeds decides; it is tried again within a minute, and at once when the password's file changes"
+	case topology.CodeIdentity:
+		return fmt.Sprintf("only a server with the cluster's own identifier enters; if the cluster was built anew, stop pgsteer, remove cluster-%s.json from its state folder and start it again", s.Cluster)
 	case topology.CodeMinDown:
 		return fmt.Sprintf("after %s %s", p.MinDown, entry)
 	default: // the rest is about entering

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,6 +59,7 @@ type stage struct {
 	agent   *agent.Agent
 	stop    context.CancelFunc
 	ended   chan error
+	program string // HAProxy's path
 	write   string // HAProxy's addresses
 	read    string
 
@@ -88,7 +90,16 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 	if o.Events == nil {
 		o.Events = Events
 	}
-	s := &stage{o: o, start: time.Now()}
+	program, err := lab.HAProxyProgram()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range o.Events {
+		if !slices.Contains(Events, name) {
+			return nil, fmt.Errorf("there is no event %s; there are %s", name, strings.Join(Events, ", "))
+		}
+	}
+	s := &stage{o: o, start: time.Now(), program: program}
 	l, err := lab.New(lab.Options{Logger: o.Logger, Keep: o.Keep})
 	if err != nil {
 		return nil, err
@@ -193,10 +204,10 @@ clusters:
 templates:
   - name: haproxy
     files: [{builtin: haproxy, destination: haproxy.cfg}]
-    check: [haproxy, -c, -q, -f, "{{.Staged}}"]
+    check: ["%[12]s", -c, -q, -f, "{{.Staged}}"]
     reload: [sh, -c, "test ! -f %[11]s || xargs -d '\\n' -a %[11]s env"]
 `, s.file("state"), ports[0], ports[1], ports[2], ports[3], s.cluster.ProbeUser(),
-		s.lab.SocketPath("admin.sock"), nodes.String(), s.write, s.read, s.file("reload")), nil
+		s.lab.SocketPath("admin.sock"), nodes.String(), s.write, s.read, s.file("reload"), s.program), nil
 }
 
 func (s *stage) down() {

@@ -37,6 +37,10 @@ func (m *Missing) Error() string {
 	return fmt.Sprintf("lab: %s is not installed; to get it, run %s", m.What, m.How)
 }
 
+// HAProxyProgram returns the path of HAProxy, which need not be in PATH: Debian
+// keeps it where normal users do not look. The error is a [*Missing].
+func HAProxyProgram() (string, error) { return findHAProxy() }
+
 // Available returns nil if the named server can be started, else a [*Missing].
 func Available(server string) error {
 	var err error
