@@ -240,6 +240,21 @@ func TestUrgentChangeBreaksTheBackOff(t *testing.T) {
 	})
 }
 
+// A change with nothing to tell asks nobody, so it is no sign that HAProxy is well.
+func TestNothingToTellIsNoSuccess(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder) {
+		f.set(func() { f.refuses = true })
+		time.Sleep(1500 * time.Millisecond)
+		for generation := range uint64(3) {
+			show(views, snapshot(generation+1, generation+1, replicas(topology.Undecided)))
+			synctest.Wait()
+		}
+		if st := p.Status()[0]; st.Err == nil || strings.Contains(log.String(), "told everything again") {
+			t.Errorf("a socket that refuses counts as well: %v\n%s", st.Err, log)
+		}
+	})
+}
+
 func TestHangingSocketIsToldAgain(t *testing.T) {
 	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, _ *strings.Builder) {
 		f.set(func() { f.hangs = true })

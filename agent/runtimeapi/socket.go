@@ -183,14 +183,22 @@ func (s *socket) push(ctx context.Context) {
 		s.pushAt = never
 	}
 	clear(s.refused)
-	if len(steps) > 0 || look {
+	talks := len(steps) > 0 || look
+	if talks {
 		s.recheckAt = now.Add(s.o.Recheck)
 		if err := s.tell(ctx, steps); err != nil {
 			s.fail(ctx, err)
 			return
 		}
 	}
-	s.record(full, clusters)
+	if talks && s.repushAt == never {
+		if full {
+			s.delay = s.o.Repush
+			clear(s.bad)
+		}
+		s.setErr(nil)
+	}
+	s.record(clusters)
 }
 
 // steps plans every pending cluster whose view may be believed, and names them.
@@ -299,15 +307,8 @@ func (s *socket) complain(about, answer string) {
 	}
 }
 
-// record notes what is applied after an exchange that went through.
-func (s *socket) record(full bool, clusters []string) {
-	if s.repushAt == never {
-		if full {
-			s.delay = s.o.Repush
-			clear(s.bad)
-		}
-		s.setErr(nil)
-	}
+// record notes what is applied, when there was nothing to say or it went through.
+func (s *socket) record(clusters []string) {
 	if s.pushAt != never {
 		return // another process answered: what stands here is told again first
 	}
