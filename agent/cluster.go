@@ -189,6 +189,7 @@ func (a *Agent) adopt(c *cluster) {
 	}
 	if old != nil {
 		o.Saved = old.handover()
+		o.Continues = o.Saved != nil
 	}
 	if o.Saved == nil {
 		o.Saved = a.store.load(c.name)

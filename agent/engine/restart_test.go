@@ -335,3 +335,37 @@ func TestStandstillAdmitsNobodyUnheard(t *testing.T) {
 		w.want("primary", "a=down/two_writers b=down/two_writers")
 	}
 }
+
+// TestSourcesExchangedWithANewNode: the configuration gets a node that does not
+// answer. Within the process the writer stands on as soon as it is heard; after
+// a start it may have moved to that node, so it waits.
+func TestSourcesExchangedWithANewNode(t *testing.T) {
+	for _, continues := range []bool{true, false} {
+		w := settled(t, none)
+		saved := w.s.Save(w.now)
+		w.become("d", standby(5))
+		w.servers["d"].probe.Address = address("d")
+		w.fails("d", topology.FailTimeout)
+		w.pass(10 * ms)
+		w.s = NewState(Options{
+			Cluster: "main", NodeSources: []topology.SourceID{fileSource}, Saved: &saved, Start: w.now, Continues: continues,
+		})
+		w.wake, w.snap = w.now.Mono, nil
+		w.listNodes()
+		w.decide()
+		w.want("primary", "a=undecided")
+		for _, name := range []string{"a", "b", "c"} {
+			w.ask(name)
+		}
+		w.decide()
+		if got := w.snap.Writer == "a"; got != continues {
+			t.Errorf("continues %t: writer %q\n%s", continues, w.snap.Writer, w.show())
+		}
+		// Once heard, the new node counts like any other.
+		w.answers("d")
+		w.become("d", primary(6))
+		w.servers["d"].probe.Address = address("d")
+		w.run(2 * sec)
+		w.want("primary", "a=down d=up/writer")
+	}
+}

@@ -18,6 +18,9 @@ type Options struct {
 	// NodeSources are the sources that list nodes; until each has delivered once
 	// the cluster is not complete.
 	NodeSources []topology.SourceID
+	// Continues says that Saved is of this process and a moment old: the sources
+	// were exchanged. Nodes that came with them then do not keep the writer waiting.
+	Continues bool
 	// Generation is the generation before the first: a cluster that is set up
 	// anew in a running agent goes on counting.
 	Generation uint64
@@ -57,6 +60,7 @@ type State struct {
 	hintAt    topology.Mono // last sign that something changes
 	unsettled topology.Mono // since when the writer is in doubt; zero: settled
 
+	continues  bool   // the saved state is a moment old
 	generation uint64 // before the first snapshot
 	last       *topology.Snapshot
 }
@@ -125,7 +129,7 @@ type node struct {
 // NewState returns the state of a cluster of which nothing has been observed.
 func NewState(o Options) *State {
 	s := &State{
-		cluster: o.Cluster, nodeSources: o.NodeSources, start: o.Start, saved: o.Saved, generation: o.Generation,
+		cluster: o.Cluster, nodeSources: o.NodeSources, start: o.Start, saved: o.Saved, generation: o.Generation, continues: o.Continues,
 		sources: make(map[topology.SourceID]*source),
 		lists:   make(map[topology.SourceID][]topology.Node),
 		missing: make(map[string]topology.Mono),

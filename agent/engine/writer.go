@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
@@ -249,7 +251,9 @@ func (r *round) barredByEvidence(n *node) (effect, bool) {
 	}
 	for _, o := range r.nodes {
 		switch {
-		case o == n:
+		case o == n, r.newcomer(o) && r.s.holder.restored && r.s.holder.name == n.Name:
+			// A node that is only just listed must not keep the writer that stands from
+			// standing on; as soon as it is heard it counts like any other.
 		case o.roleAt == 0 && o.silentAt == 0 && o.aliveAt == 0 && !r.refused(o):
 			return r.effect(topology.Undecided, topology.CodeNoEvidence, o.knownAt, "waiting for word of %s", o.Name), true
 		case max(o.answeredAt, o.failedAt) < r.s.resumedAt: // a standstill of ours: it may have been promoted meanwhile
@@ -262,6 +266,13 @@ func (r *round) barredByEvidence(n *node) (effect, bool) {
 		}
 	}
 	return effect{}, false
+}
+
+// newcomer: never heard, and unknown before the sources were exchanged.
+func (r *round) newcomer(o *node) bool {
+	return r.s.continues && o.roleAt == 0 && !slices.ContainsFunc(r.s.saved.Nodes, func(n topology.Node) bool {
+		return n.Name == o.Name && n.Address == o.Address
+	})
 }
 
 // holderEffects are the causes that act on the node with the writer role.
