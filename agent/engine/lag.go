@@ -29,13 +29,7 @@ type position struct {
 }
 
 // push notes that the writer had reached lsn at a moment.
-func (g *lsnRing) push(tl topology.Timeline, lsn topology.LSN, at topology.Mono) {
-	if tl != g.timeline {
-		if tl < g.timeline {
-			return
-		}
-		*g = lsnRing{timeline: tl}
-	}
+func (g *lsnRing) push(lsn topology.LSN, at topology.Mono) {
 	g.seenAt = max(g.seenAt, at)
 	if n := len(g.entries); n > 0 && (lsn <= g.entries[n-1].lsn || at < g.entries[n-1].at) {
 		return
@@ -79,7 +73,7 @@ func (s *State) followWriter(n *node) {
 		s.ring = lsnRing{timeline: tl}
 	}
 	if n.full.InRecovery == topology.No && n.full.WriteLSN != 0 {
-		s.ring.push(n.full.Timeline, n.full.WriteLSN, n.answeredAt)
+		s.ring.push(n.full.WriteLSN, n.answeredAt)
 	}
 }
 
@@ -89,16 +83,19 @@ func (s *State) learnPosition(n *node, o topology.Observation) {
 	p := o.Probe
 	switch {
 	case n.Name == s.holder.name && p.InRecovery == topology.No && p.WriteLSN != 0:
-		s.ring.push(p.Timeline, p.WriteLSN, o.At.Mono)
+		if p.Timeline != 0 && p.Timeline != s.ring.timeline { // also a lower one, after a restore in place
+			s.ring = lsnRing{timeline: p.Timeline}
+		}
+		s.ring.push(p.WriteLSN, o.At.Mono)
 	case p.Receiver.LatestEnd != 0 && p.Receiver.Timeline == s.ring.timeline:
-		s.ring.push(p.Receiver.Timeline, p.Receiver.LatestEnd, o.At.Mono)
+		s.ring.push(p.Receiver.LatestEnd, o.At.Mono)
 	}
 }
 
 // learnOptime notes the position that Patroni's leader wrote down.
 func (s *State) learnOptime(a *topology.Authority, at topology.Mono) {
 	if a.Optime != 0 && s.ring.timeline != 0 && a.Timeline == s.ring.timeline {
-		s.ring.push(s.ring.timeline, a.Optime, at)
+		s.ring.push(a.Optime, at)
 	}
 }
 

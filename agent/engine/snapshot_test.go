@@ -240,11 +240,11 @@ func TestFactsSayWhatIsKnown(t *testing.T) {
 	}
 }
 
-// TestRing keeps the newest positions of one timeline, in bounds.
+// TestRing keeps the newest positions, in bounds.
 func TestRing(t *testing.T) {
 	var g lsnRing
 	for i := range 3 * ringSize {
-		g.push(5, topology.LSN(10*(i+1)), topology.Mono(i+1))
+		g.push(topology.LSN(10*(i+1)), topology.Mono(i+1))
 	}
 	if len(g.entries) > ringSize || g.newest() != 30*ringSize {
 		t.Fatalf("%d entries, newest %d", len(g.entries), g.newest())
@@ -261,13 +261,30 @@ func TestRing(t *testing.T) {
 	if _, ok := g.passed(30 * ringSize); ok {
 		t.Error("the newest position has not been passed")
 	}
-	g.push(4, 1<<40, 5000) // an older timeline teaches nothing
-	g.push(5, 1, 5000)
+	g.push(1, 5000) // the writer does not go back
 	if g.newest() != 30*ringSize {
 		t.Errorf("newest is %d", g.newest())
 	}
-	g.push(6, 7, 6000)
-	if g.newest() != 7 || len(g.entries) != 1 {
-		t.Errorf("a new timeline begins anew: %+v", g.entries)
+}
+
+// TestRingFollowsTheWriter: positions are of one timeline, the writer's own,
+// whichever way its number changes.
+func TestRingFollowsTheWriter(t *testing.T) {
+	w := settled(t, patroni)
+	stray := topology.SourceID{Kind: topology.SourcePostgres, Name: "c"}
+	p := primary(7).probe
+	p.Node, p.Address, p.WriteLSN = "c", address("c"), 1<<40
+	w.fold(stray, topology.Observation{Probe: &p}) // not the writer: sets no pace
+	if got := w.s.ring; got.timeline != 5 || got.newest() != 50_000_000 {
+		t.Fatalf("positions %+v after a stray primary", got)
+	}
+	w.answers("c")
+	for _, tl := range []topology.Timeline{6, 4} { // 4: restored in place
+		w.become("a", primary(tl))
+		w.truth("a").WriteLSN = topology.LSN(tl) << 30
+		w.run(sec)
+		if got := w.s.ring; got.timeline != tl || got.newest() != topology.LSN(tl)<<30 {
+			t.Fatalf("positions %+v, want those of timeline %d", got, tl)
+		}
 	}
 }
