@@ -149,3 +149,20 @@ func TestWake(t *testing.T) {
 		t.Fatalf("wake in %s, want in %s", w.wake.Sub(w.now.Mono), maxSleep)
 	}
 }
+
+// TestRefusedOnceThenAlive: a refused connection keeps new sessions away until
+// the node answers; another failure, though it proves life, is no answer.
+func TestRefusedOnceThenAlive(t *testing.T) {
+	w := settled(t, patroni)
+	w.fail("a", topology.FailRefused, topology.ProbeFull)
+	w.want("primary", "a=drain/refused")
+	w.pass(ms)
+	w.fail("a", topology.FailSlots, topology.ProbeFull)
+	w.want("primary", "a=drain/refused")
+	w.pass(200 * ms) // a refusal after a sign of life is the first again
+	w.fail("a", topology.FailRefused, topology.ProbeFull)
+	w.want("primary", "a=drain/refused")
+	w.pass(ms)
+	w.ask("a")
+	w.want("primary", "a=up/writer")
+}

@@ -88,7 +88,7 @@ func (n *node) answered(at topology.Mono) {
 	}
 	n.answeredAt, n.failure = at, nil
 	n.failingAt, n.failedAt, n.refusedAt, n.refusedTo = 0, 0, 0, 0
-	n.startingAt, n.silentAt, n.killed, n.aliveAt = 0, 0, false, 0
+	n.refusedOnce, n.startingAt, n.silentAt, n.killed, n.aliveAt = 0, 0, 0, false, 0
 }
 
 // foreign: another cluster's server answers at the node's address.
@@ -150,6 +150,9 @@ func (n *node) classify(c topology.FailureClass, at topology.Mono) {
 	case c == topology.FailRefused || c == topology.FailReset:
 		if n.refusedAt == 0 {
 			n.refusedAt = at
+		}
+		if n.refusedOnce == 0 {
+			n.refusedOnce = at
 		}
 		n.refusedTo = at
 	case c == topology.FailStarting || alive(c):

@@ -81,10 +81,10 @@ func (r *round) gone(n *node, killSilent bool) (effect, bool) {
 	switch word := r.lastWord(n); {
 	case r.wasRefused(n):
 		return r.effect(topology.Down, topology.CodeRefused, n.refusedAt, "connection refused"), true
-	case n.refusedAt != 0 && n.silentAt == 0 && !killSilent:
+	case n.refusedOnce != 0 && n.silentAt == 0 && !killSilent:
 		// Not confirmed, so nobody is cut. But a server that is restarted as a
 		// standby listens again within milliseconds, and must not be let in on.
-		return r.effect(topology.Drain, topology.CodeRefused, n.refusedAt, "connection refused once"), true
+		return r.effect(topology.Drain, topology.CodeRefused, n.refusedOnce, "connection refused once"), true
 	case n.silentAt != 0:
 		v := topology.Drain
 		if killSilent && n.killed {

@@ -109,7 +109,8 @@ type node struct {
 	// Since the last answer; only an answer ends these.
 	failure              *topology.Failure
 	failingAt, failedAt  topology.Mono // first and last failure
-	refusedAt, refusedTo topology.Mono // first and last refusal
+	refusedAt, refusedTo topology.Mono // first and last refusal in a row
+	refusedOnce          topology.Mono // first refusal, whatever other failure followed
 	aliveAt              topology.Mono // last failure that proves life (no slot, bad password …)
 	startingAt           topology.Mono // first 57P03
 	silentAt             topology.Mono // silence was declared
