@@ -41,6 +41,7 @@ type Observation struct {
 	Nodes     *NodeList  // sources of nodes
 	Authority *Authority // SourceConsul and other authorities
 	Local     *Local     // SourceLocal
+	Port      *PortOpen  // SourcePostgres: a pool's own port works
 }
 
 // Failure is why a source saw nothing.
@@ -52,6 +53,8 @@ type Failure struct {
 	Address Address `json:"address,omitzero"`
 	// Asked tells which of the probe's ways failed (only SourcePostgres).
 	Asked ProbeKind `json:"asked,omitempty"`
+	// Port is the pool's port that was asked with ProbePort.
+	Port uint16 `json:"port,omitempty"`
 }
 
 // FailureClass sorts failures by what they prove.
@@ -86,7 +89,16 @@ const (
 	ProbeFull  ProbeKind = "full"  // the prepared statement on the kept session: every field
 	ProbeRole  ProbeKind = "role"  // the empty query: InRecovery and ReadOnly only
 	ProbeLogin ProbeKind = "login" // a fresh login on a connection of its own: proves the postmaster, no field
+	ProbeWrite ProbeKind = "write" // a small write on a connection of its own: proves that writes go through, no field
+	ProbePort  ProbeKind = "port"  // a pool's own port, with Failure.Port or Observation.Port
 )
+
+// PortOpen says that a pool's own port at a node answered its check.
+type PortOpen struct {
+	Node    string
+	Address Address // the node's own address, as in Probe
+	Port    uint16
+}
 
 // Probe is what a node said about itself over SQL.
 type Probe struct {
@@ -111,6 +123,9 @@ type Probe struct {
 	StartedAt     time.Time // postmaster
 	ServerVersion int       // 150018
 	Standbys      []Standby // rows of pg_stat_replication, on any node
+	// SyncWaiters counts sessions whose commit waits for a standby (wait event
+	// SyncRep); negative when unknown.
+	SyncWaiters int
 }
 
 // Receiver is the state of a standby's WAL receiver.
@@ -157,6 +172,13 @@ type Node struct {
 const (
 	TagNoLoadBalance = "noloadbalance"
 	TagNoFailover    = "nofailover"
+	TagReplicateFrom = "replicatefrom" // the node's upstream
+)
+
+// Tags of our own.
+const (
+	TagZone   = "zone"   // where the node stands; see Pool.Zone
+	TagSource = "source" // "archive": the replica restores archived WAL and never streams
 )
 
 // HasTag reports whether a tag is set and not false. Booleans and their texts

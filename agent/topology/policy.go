@@ -27,6 +27,40 @@ type Fallback string
 const (
 	FallbackNone    Fallback = "none"
 	FallbackPrimary Fallback = "primary"
+	// FallbackStale takes the replica that lags least, up to MaxLagHard; a dead one never.
+	FallbackStale Fallback = "stale"
+)
+
+// Role narrows a pool to nodes with a role in replication.
+type Role string
+
+// The roles a read pool can be narrowed to. RoleAny is no narrowing.
+const (
+	RoleAny           Role = ""
+	RoleSync          Role = "sync"           // synchronous standbys, by the authority and the writer's own view
+	RoleAsync         Role = "async"          // standbys that no commit waits for
+	RoleQuorum        Role = "quorum"         // standbys that commits wait for in quorum
+	RoleStandbyLeader Role = "standby-leader" // the leader of a cluster that replicates from another
+	RoleDelayed       Role = "delayed"        // standbys that delay replay on purpose
+)
+
+// PortCheck says how a pool's own port is checked.
+type PortCheck string
+
+// The port checks.
+const (
+	PortCheckNone      PortCheck = "none"      // the port is believed to work
+	PortCheckConnect   PortCheck = "connect"   // something accepts connections there
+	PortCheckPgBouncer PortCheck = "pgbouncer" // a query through it is answered by a server
+)
+
+// WriteStall says what a writer does whose write probe gets no answer.
+type WriteStall string
+
+// The choices for WriteStall.
+const (
+	StallAlarm WriteStall = "alarm" // it stays, and an alarm says so
+	StallDrain WriteStall = "drain" // it takes no new session
 )
 
 // AuthorityLost says what happens while the authority cannot be reached.
@@ -72,17 +106,70 @@ type Policy struct {
 	StreamingGrace time.Duration
 	// LagUnknownAfter: how long a lag may rest on an old position of the primary.
 	LagUnknownAfter time.Duration
+	// LagGrace: a replica leaves by lag after exceeding a limit for this long.
+	LagGrace time.Duration
+	// LagReturnAfter: it returns once it has been within half of the limits for this long.
+	LagReturnAfter time.Duration
+	// MinDwell: the least time between two changes of a replica by its soft lag.
+	MinDwell time.Duration
+	// Flap damps replicas that come and go.
+	Flap Flap
+	// SlowStart: a replica that returns, or whose server was restarted, takes 25 %,
+	// 50 %, then its whole weight within this time. Zero: at once.
+	SlowStart time.Duration
+	// WritesStalledAfter: write probes in vain for this long are a stall.
+	WritesStalledAfter time.Duration
+	WriteStall         WriteStall
+	// WritesBlockedAfter: commits that wait for a standby while the writer's
+	// position stands still for this long are an alarm.
+	WritesBlockedAfter time.Duration
+}
+
+// Flap damps replicas: more than Count departures within Within hold a replica
+// out for HoldDown, then twice as long, up to HoldDownMax; after Calm without a
+// departure all is forgotten. Count zero: no damping.
+type Flap struct {
+	Count       int
+	Within      time.Duration
+	HoldDown    time.Duration
+	HoldDownMax time.Duration
+	Calm        time.Duration
 }
 
 // Pool is a named routing target of a cluster.
 type Pool struct {
-	Name       string
-	Mode       Mode
-	MaxLag     Size // a replica further behind leaves; zero: no limit
-	MaxLagHard Size // a replica further behind never serves, not even as the last one; zero: no limit
+	Name string
+	Mode Mode
+	// Select and Role narrow the pool; a node that is not selected takes no new session.
+	Select Selector
+	Role   Role // read pools only
+	MaxLag Size // a replica further behind leaves; zero: no limit
+	// MaxLagHard: a replica further behind never serves, not even as the last one; zero: no limit.
+	MaxLagHard Size
+	// MaxLagTime is MaxLag in time since the writer passed the replayed position; zero: no limit.
+	MaxLagTime time.Duration
 	// MinReplicas: lag never takes a pool below this many replicas, up to MaxLagHard.
 	MinReplicas int
 	Fallback    Fallback
+	// FallbackWeight is the weight of the primary when it serves as fallback, in percent.
+	FallbackWeight int
+	// RequireStreaming: a replica without WAL receiver leaves after StreamingGrace.
+	RequireStreaming bool
+	// WeightByLag: from half of MaxLag on a replica's weight falls, to 10 % at MaxLag.
+	WeightByLag bool
+	// Weights in percent by node; a node that is not listed has 100.
+	Weights map[string]int
+	// Zone: nodes tagged with this zone are preferred; others take new sessions
+	// only while fewer than MinReplicas of the zone are up. Empty: no preference.
+	Zone string
+	// Port where this pool's sessions go, when it is not PostgreSQL's own (a
+	// PgBouncer in front of it); zero: the node's port.
+	Port      uint16
+	PortCheck PortCheck
+	// Sessions says for a reason whether it ends sessions (Down) or lets them go on
+	// (Drain), where it differs from the reason's own effect. Only reasons whose
+	// CodeInfo says Choice can be listed.
+	Sessions map[Code]Verdict
 }
 
 // DefaultPolicy returns the defaults of design.md and eligibility.md section 3.
@@ -101,6 +188,16 @@ func DefaultPolicy() Policy {
 		PausedGrace:     5 * time.Second,
 		StreamingGrace:  10 * time.Second,
 		LagUnknownAfter: 30 * time.Second,
+		LagGrace:        2 * time.Second,
+		LagReturnAfter:  3 * time.Second,
+		MinDwell:        10 * time.Second,
+		Flap: Flap{
+			Count: 4, Within: time.Minute, HoldDown: 30 * time.Second, HoldDownMax: 5 * time.Minute, Calm: 10 * time.Minute,
+		},
+		SlowStart:          30 * time.Second,
+		WritesStalledAfter: 6 * time.Second,
+		WriteStall:         StallAlarm,
+		WritesBlockedAfter: 10 * time.Second,
 	}
 }
 
@@ -112,10 +209,10 @@ func DefaultPools() []Pool {
 // DefaultPool returns a pool with the defaults of its mode.
 func DefaultPool(name string, mode Mode) Pool {
 	if mode == ModeWrite {
-		return Pool{Name: name, Mode: ModeWrite, Fallback: FallbackNone}
+		return Pool{Name: name, Mode: ModeWrite, Fallback: FallbackNone, PortCheck: PortCheckConnect}
 	}
 	return Pool{
-		Name: name, Mode: ModeRead,
-		MaxLag: 64 << 20, MaxLagHard: 1 << 30, MinReplicas: 1, Fallback: FallbackPrimary,
+		Name: name, Mode: ModeRead, MaxLag: 64 << 20, MaxLagHard: 1 << 30, MinReplicas: 1,
+		Fallback: FallbackPrimary, FallbackWeight: 100, RequireStreaming: true, WeightByLag: true, PortCheck: PortCheckConnect,
 	}
 }

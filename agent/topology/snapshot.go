@@ -53,7 +53,7 @@ const (
 type PoolVerdicts struct {
 	Pool     string        `json:"pool"`
 	Mode     Mode          `json:"mode"`
-	Fallback bool          `json:"fallback"` // the primary serves for want of replicas
+	Fallback bool          `json:"fallback"` // the primary, or a stale replica, serves for want of replicas
 	Nodes    []NodeVerdict `json:"nodes"`    // by name
 }
 
@@ -159,6 +159,18 @@ type NodeFacts struct {
 	LoginAt    Mono // last good fresh login
 	Lag        Lag
 	Member     *Member // Patroni's word on it
+	// WriteAt is the last write probe that went through, WriteFailingAt the first
+	// failed one since; both zero without write probes.
+	WriteAt, WriteFailingAt Mono
+	// Ports are the pools' own ports at this node, as checked.
+	Ports map[uint16]PortFacts
+}
+
+// PortFacts is what is known of one port of a node.
+type PortFacts struct {
+	OKAt      Mono
+	FailingAt Mono // zero while it answers
+	Failure   *Failure
 }
 
 // Lag is how far a standby's replay is behind the writer.

@@ -38,7 +38,7 @@ func TestCodes(t *testing.T) {
 		if c.Manual == "" || c.Manual[len(c.Manual)-1] != '.' {
 			t.Errorf("%s has no whole sentence for the manual", c.Code)
 		}
-		if c.Code.Info() != c {
+		if c.Code.Info().Code != c.Code {
 			t.Errorf("%s is described as %+v", c.Code, c.Code.Info())
 		}
 		switch c.Severity {
