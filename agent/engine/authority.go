@@ -42,12 +42,31 @@ func (s *State) observeAuthority(o topology.Observation, src *source) {
 		s.authority.optimeIndex = a.OptimeIndex
 	}
 	s.authority.source, s.authority.picture, s.authority.at = o.Source, a, o.AskedAt.Mono
-	if a.SystemID != 0 {
+	if s.systemID == 0 {
 		s.systemID = a.SystemID
 	}
 	s.learnTimeline(s.systemID, a.Timeline)
 	s.learnOptime(a, o.AskedAt.Mono)
 	s.attachMembers()
+}
+
+// confirmIdentity takes another system identifier than the pinned one from the
+// authority only when the server that it names has it too: then the cluster was
+// built anew. A key that was damaged or written by hand takes nobody out.
+func (r *round) confirmIdentity() {
+	if !r.foreignKey() {
+		return
+	}
+	n := r.s.nodes[r.named()]
+	if n != nil && n.full != nil && n.full.SystemID == r.s.authority.picture.SystemID && !r.since(n.fullAt, r.p.EvidenceMaxAge) {
+		r.s.systemID = n.full.SystemID
+	}
+}
+
+// foreignKey: the authority's key and the pinned system identifier differ.
+func (r *round) foreignKey() bool {
+	a := r.s.authority.picture
+	return a != nil && a.SystemID != 0 && r.s.systemID != 0 && a.SystemID != r.s.systemID
 }
 
 // authorityStatus tells what the authority's word is worth now.

@@ -164,5 +164,5 @@ func TestRefusedOnceThenAlive(t *testing.T) {
 	w.want("primary", "a=drain/refused")
 	w.pass(ms)
 	w.ask("a")
-	w.want("primary", "a=up/writer")
+	w.want("primary", "a=up/saturated")
 }

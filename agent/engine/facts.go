@@ -18,8 +18,13 @@ func Facts(s *State, now topology.Clock) *topology.Facts {
 			Probe: n.full, InRecovery: n.inRecovery, ReadOnly: n.readOnly, RoleAt: n.roleAt,
 			AnsweredAt: n.answeredAt, FailingAt: n.failingAt, Failure: n.failure,
 			LoginAt: n.loginAt, Lag: n.lag, Member: n.member,
+			WriteAt: n.writeAt, WriteFailingAt: n.writeFailAt, Ports: n.portFacts(),
+		}
+		if n.writable() {
+			f.Claims = append(f.Claims, name)
 		}
 	}
+	slices.Sort(f.Claims)
 	for id, src := range s.sources {
 		f.Sources = append(f.Sources, topology.SourceFacts{
 			Source: id, OKAt: src.okAt, ChangedAt: src.changedAt, FailingAt: src.failingAt, Failure: src.failure,
@@ -29,4 +34,15 @@ func Facts(s *State, now topology.Clock) *topology.Facts {
 		return cmp.Compare(a.Source.String(), b.Source.String())
 	})
 	return f
+}
+
+func (n *node) portFacts() map[uint16]topology.PortFacts {
+	if len(n.ports) == 0 {
+		return nil
+	}
+	out := make(map[uint16]topology.PortFacts, len(n.ports))
+	for number, p := range n.ports {
+		out[number] = topology.PortFacts{OKAt: p.okAt, FailingAt: p.failingAt, Failure: p.failure}
+	}
+	return out
 }

@@ -22,7 +22,7 @@ func TestProbingFasterIsNoHastier(t *testing.T) {
 		{"silent writer ends, none", none, func(w *world) { w.fails("a", topology.FailTimeout) }, "primary", "a", topology.Down, 10 * sec},
 		{"silent replica drains", patroni, func(w *world) { w.fails("b", topology.FailTimeout) }, "replica", "b", topology.Drain, 2 * sec},
 		{"silent replica ends", patroni, func(w *world) { w.fails("b", topology.FailTimeout) }, "replica", "b", topology.Down, 10 * sec},
-		{"role unknown replica", patroni, func(w *world) { w.fails("b", topology.FailSlots) }, "replica", "b", topology.Drain, 3 * sec},
+		{"role unknown replica", patroni, func(w *world) { w.fails("b", topology.FailAuth) }, "replica", "b", topology.Drain, 3 * sec},
 		{"not streaming", patroni, func(w *world) { w.truth("b").Receiver.Running = topology.No }, "replica", "b", topology.Drain, 10 * sec},
 		{"other timeline", patroni, func(w *world) { w.truth("b").Receiver.Timeline = 4 }, "replica", "b", topology.Down, 10 * sec},
 		{"leader gap", patroni, func(w *world) { w.authority.Leader = "" }, "primary", "a", topology.Down, 20 * sec},
@@ -31,6 +31,14 @@ func TestProbingFasterIsNoHastier(t *testing.T) {
 			w.run(3 * sec)
 			w.answers("b")
 		}, "replica", "b", topology.Up, 2 * sec},
+		{"lag", patroni, func(w *world) { w.write(65 * mb); w.behind("b", 65*mb); w.behind("c", 0) }, "replica", "b", topology.Drain, 2 * sec},
+		{"return from lag", patroni, func(w *world) {
+			w.write(65 * mb)
+			w.behind("b", 65*mb)
+			w.behind("c", 0)
+			w.run(15 * sec)
+			w.behind("b", 0)
+		}, "replica", "b", topology.Up, 3 * sec},
 		{"minimum down", patroni, func(w *world) {
 			w.become("a", standby(5))
 			w.askAll()

@@ -105,23 +105,47 @@ func (r *round) measure() {
 	for _, n := range r.nodes {
 		n.lag = topology.Lag{}
 		if n.full == nil || n.full.InRecovery != topology.Yes || n.inRecovery != topology.Yes || w == nil {
-			n.pausedAt, n.unstreamedAt, n.strayAt = 0, 0, 0
+			n.pausedAt, n.unstreamedAt, n.strayAt, n.brokenAt = 0, 0, 0, 0
 			continue
 		}
 		n.lag = r.lagOf(n)
 		p := n.full
-		mark := func(at *topology.Mono, holds bool) {
-			switch {
-			case !holds:
-				*at = 0
-			case *at == 0:
-				*at = r.now.Mono
-			}
-		}
-		mark(&n.pausedAt, p.ReplayPaused == topology.Yes && n.lag.Bytes > 0)
-		mark(&n.unstreamedAt, p.Receiver.Running == topology.No && p.Upstream != topology.No)
-		mark(&n.strayAt, p.Receiver.Timeline != 0 && w.timeline() != 0 && p.Receiver.Timeline != w.timeline())
+		r.mark(&n.pausedAt, p.ReplayPaused == topology.Yes && n.lag.Bytes > 0)
+		r.mark(&n.unstreamedAt, unstreamed(n))
+		r.mark(&n.strayAt, p.Receiver.Timeline != 0 && w.timeline() != 0 && p.Receiver.Timeline != w.timeline())
+		r.mark(&n.brokenAt, r.pathBroken(n))
 	}
+}
+
+// unstreamed: it has an upstream and no receiver. A receiver that may not be
+// seen is no missing one (field report P3).
+func unstreamed(n *node) bool {
+	return n.full.Receiver.Running == topology.No && n.full.Upstream != topology.No
+}
+
+// pathBroken: it streams from a standby of the cluster that receives nothing
+// itself, directly or further up.
+func (r *round) pathBroken(n *node) bool {
+	for range r.nodes {
+		up := r.upstream(n)
+		if up == nil || up.full == nil || up.inRecovery != topology.Yes {
+			return false
+		}
+		if unstreamed(up) {
+			return true
+		}
+		n = up
+	}
+	return false
+}
+
+// upstream is the node that a standby receives from, as its receiver tells.
+func (r *round) upstream(n *node) *node {
+	rc := &n.full.Receiver
+	if up := r.s.at[topology.Address{Host: rc.SenderHost, Port: rc.SenderPort}]; up != n {
+		return up
+	}
+	return nil
 }
 
 // lagOf measures against the writer's own position, also for cascades.

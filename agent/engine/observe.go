@@ -34,6 +34,9 @@ func Observe(s *State, o topology.Observation) {
 	if o.Probe != nil {
 		s.observeProbe(o)
 	}
+	if o.Port != nil {
+		s.observePort(o)
+	}
 	if o.Local != nil {
 		if s.isolated == topology.Yes {
 			s.resumedAt = o.At.Mono
@@ -54,6 +57,10 @@ func (s *State) observeProbe(o topology.Observation) {
 		n.loginAt, n.loginFail = o.At.Mono, 0
 		return
 	}
+	if p.Kind == topology.ProbeWrite {
+		n.writeAt, n.writeFailAt = o.At.Mono, 0
+		return
+	}
 	told := p.InRecovery == topology.Yes || p.InRecovery == topology.No && p.ReadOnly != topology.Unknown
 	if !told || o.AskedAt.Mono < n.roleAt {
 		return
@@ -65,6 +72,10 @@ func (s *State) observeProbe(o topology.Observation) {
 	}
 	n.inRecovery, n.readOnly, n.roleAt = p.InRecovery, p.ReadOnly, o.AskedAt.Mono
 	if p.Kind == topology.ProbeFull {
+		if n.full != nil && !n.full.StartedAt.IsZero() && p.StartedAt.After(n.full.StartedAt) {
+			n.restartedAt = o.At.Mono
+		}
+		n.learnWaiters(p, o.At.Mono)
 		n.full, n.fullAt = p, o.AskedAt.Mono
 		s.learnTimeline(p.SystemID, p.Timeline, p.Receiver.Timeline)
 		s.learnPosition(n, o)
@@ -125,6 +136,10 @@ func (s *State) observeFailure(o topology.Observation, src *source) {
 		n.localAt = at
 	case f.Asked == topology.ProbeLogin:
 		n.loginFailed(f.Class, at)
+	case f.Asked == topology.ProbeWrite:
+		n.writeFailed(f.Class, at)
+	case f.Asked == topology.ProbePort:
+		n.port(f.Port).failed(f, at)
 	default:
 		if n.failingAt == 0 {
 			n.failingAt, s.hintAt = at, at
@@ -140,8 +155,19 @@ func (s *State) observeFailure(o topology.Observation, src *source) {
 // loginFailed folds a fresh login that failed beside the kept session. A server
 // that refuses it by word (no slot, bad password) has a working postmaster.
 func (n *node) loginFailed(c topology.FailureClass, at topology.Mono) {
+	if c == topology.FailSlots {
+		n.slotsAt = at
+	}
 	if !alive(c) && n.loginFail == 0 {
 		n.loginFail = at
+	}
+}
+
+// writeFailed folds a write probe in vain. Only silence is a stall: a server
+// that refuses the write by word has working storage, for all we know.
+func (n *node) writeFailed(c topology.FailureClass, at topology.Mono) {
+	if (c == topology.FailTimeout || c == topology.FailLost) && n.writeFailAt == 0 {
+		n.writeFailAt = at
 	}
 }
 
@@ -160,6 +186,9 @@ func (n *node) classify(c topology.FailureClass, at topology.Mono) {
 		if n.refusedTo == n.refusedAt {
 			n.refusedAt, n.refusedTo = 0, 0 // a single refusal was not confirmed
 		}
+	}
+	if c == topology.FailSlots {
+		n.slotsAt = at
 	}
 	if c == topology.FailStarting && n.startingAt == 0 {
 		// 57P01 is no such evidence: it also ends a single session on a healthy

@@ -73,7 +73,22 @@ func (o *oracle) judge(s *topology.Snapshot) {
 		}
 		o.holding = s.Writer
 	}
+	if o.holding == "" {
+		o.holding = o.admittedInMaintenance(s)
+	}
 	o.writer, o.since = s.Writer, len(o.log)
+}
+
+// admittedInMaintenance is a node that got the role by the rules of entry while
+// an operator has it out: it drains, and later it is up without entering again.
+func (o *oracle) admittedInMaintenance(s *topology.Snapshot) string {
+	p, _ := s.Pool("primary")
+	for _, n := range p.Nodes {
+		if n.Verdict == topology.Drain && n.Reason().Code == topology.CodeMaintenance && o.mayNotEnter(n.Node) == "" {
+			return n.Node
+		}
+	}
+	return ""
 }
 
 // newest returns the newest role evidence about a node at its address, and the

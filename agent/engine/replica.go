@@ -1,65 +1,32 @@
 package engine
 
 import (
-	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// readPool returns every node's effects in a read pool, and whether the writer
-// serves it for want of replicas. Both are settled in one evaluation, so that
-// no snapshot shows an empty pool that a fallback would fill.
-func (r *round) readPool(pool topology.Pool, writer string) (map[string][]effect, bool) {
-	out := make(map[string][]effect, len(r.nodes))
-	last := r.lastPool(pool.Name)
-	up, undecided := 0, false
-	var behind []*node
-	for _, n := range r.nodes {
-		was, _ := last.Verdict(n.Name)
-		was.Verdict = r.s.standing(last, n.Name)
-		e := r.returning(pool, was, n, r.replicaEffects(pool, was, n))
-		out[n.Name] = r.withMaintenance(n, e)
-		switch harshest(out[n.Name]) {
-		case topology.Up:
-			up++
-		case topology.Undecided:
-			undecided = true
-		case topology.Drain:
-			if len(out[n.Name]) == 1 && e[0].reason.Code == topology.CodeLag {
-				behind = append(behind, n)
-			}
-		case topology.Down:
+// readEffects adds to out the causes that act on a node in a read pool: the
+// ladder's first, and harsher ones that hold beside it.
+func (r *round) readEffects(out []effect, s seat) []effect {
+	if e, ok := r.identity(s.n); ok {
+		return r.withMaintenance(s.n, append(out, e))
+	}
+	if e, ok := r.gone(s.n, true); ok {
+		if s.was.Verdict == topology.Down {
+			e.verdict = topology.Down // it has no sessions left to keep
 		}
+		out = append(out, e)
 	}
-	up += r.readmit(pool, behind, out, pool.MinReplicas-up)
-	// At a start the replicas that have not been asked yet stand as they are.
-	waiting := undecided && r.s.standing(last, writer) != topology.Up
-	if up > 0 || waiting || pool.Fallback != topology.FallbackPrimary || writer == "" {
-		return out, false
+	if e, ok := r.portEffect(s.pool, s.n); ok && (len(out) == 0 || e.verdict > out[0].verdict) {
+		out = append(out, e)
 	}
-	out[writer] = []effect{r.effect(topology.Up, topology.CodeFallback, 0, "no eligible replica")}
-	return out, true
-}
-
-// standing is a node's last verdict, as balancers have it: while it is undecided
-// the saved one.
-func (s *State) standing(last topology.PoolVerdicts, node string) topology.Verdict {
-	v, _ := last.Verdict(node)
-	if v.Verdict == topology.Undecided && s.saved != nil {
-		return s.saved.Verdicts[last.Pool][node]
+	if e := r.replicaEffect(s); len(out) == 0 || e.verdict > out[0].verdict {
+		out = append(out, e)
 	}
-	return v.Verdict
-}
-
-func (r *round) lastPool(name string) topology.PoolVerdicts {
-	if r.s.last != nil {
-		if p, ok := r.s.last.Pool(name); ok {
-			return p
-		}
-	}
-	return topology.PoolVerdicts{Pool: name}
+	return r.withMaintenance(s.n, r.returning(s, out))
 }
 
 // withMaintenance adds an operator's word to what else holds against a node.
@@ -69,69 +36,51 @@ func (r *round) withMaintenance(n *node, out []effect) []effect {
 	case !ok:
 		return out
 	case out[0].verdict == topology.Up || out[0].verdict == topology.Undecided:
-		return []effect{m}
-	case out[0].reason.Code == topology.CodeIdentity:
+		return append(out[:0], m)
+	case out[0].code == topology.CodeIdentity:
 		return append(out, m)
 	}
-	return append([]effect{m}, out...)
-}
-
-// readmit lets the least lagging of the soft-limited replicas serve when lag
-// alone would leave fewer than the minimum.
-func (r *round) readmit(pool topology.Pool, behind []*node, out map[string][]effect, want int) int {
-	slices.SortFunc(behind, func(a, b *node) int {
-		return cmp.Or(cmp.Compare(a.lag.Bytes, b.lag.Bytes), cmp.Compare(a.Name, b.Name))
-	})
-	n := max(0, min(want, len(behind)))
-	for _, b := range behind[:n] {
-		out[b.Name] = []effect{r.effect(topology.Up, topology.CodeLagOverride, 0,
-			"lag %s > %s; too few replicas", b.lag.Bytes.Short(), pool.MaxLag)}
-	}
-	return n
-}
-
-// replicaEffects is the read ladder for one node: the first cause, and a harsher
-// one that holds beside it.
-func (r *round) replicaEffects(pool topology.Pool, was topology.NodeVerdict, n *node) []effect {
-	if e, ok := r.identity(n); ok {
-		return []effect{e}
-	}
-	var out []effect
-	if e, ok := r.gone(n, true); ok {
-		if was.Verdict == topology.Down {
-			e.verdict = topology.Down // it has no sessions left to keep
-		}
-		out = append(out, e)
-	}
-	if e := r.replicaEffect(pool, was, n); len(out) == 0 || e.verdict > out[0].verdict {
-		out = append(out, e)
-	}
-	return out
+	return slices.Insert(out, 0, m)
 }
 
 // replicaEffect are the rules for a node that can be talked to.
-func (r *round) replicaEffect(pool topology.Pool, was topology.NodeVerdict, n *node) effect {
-	h := r.s.holder
+func (r *round) replicaEffect(s seat) effect {
+	h, n := r.s.holder, s.n
 	if n.inRecovery == topology.No || n.inRecovery == topology.Unknown && h.restored && h.name == n.Name {
 		return r.primaryInReadPool(n)
 	}
-	e := r.replicationEffect(pool, was, n)
+	e := r.replicationEffect(s)
+	old := n.aliveAt != 0 && r.since(max(n.roleAt, n.knownAt), r.p.EvidenceMaxAge)
 	switch {
 	case e.verdict == topology.Down:
 		return e
-	case n.aliveAt != 0 && n.roleAt == 0 && r.s.saved != nil && r.s.saved.Verdicts[pool.Name][n.Name] == topology.Up:
+	case n.aliveAt != 0 && n.roleAt == 0 && r.s.saved != nil && r.s.saved.Verdicts[s.pool.Name][n.Name] == topology.Up:
 		// It served before the restart; that we may not ask it is no word against it.
-		return r.effect(topology.Undecided, topology.CodeRoleUnknown, n.aliveAt, "role unknown: %s", n.failure.Class)
-	case n.aliveAt != 0 && r.since(max(n.roleAt, n.knownAt), r.p.EvidenceMaxAge):
-		return r.effect(topology.Drain, topology.CodeRoleUnknown, n.aliveAt, "role unknown: %s", n.failure.Class)
+		return r.effect(topology.Undecided, topology.CodeRoleUnknown, n.aliveAt, "no word on its role: %s", n.failure.Class)
+	case old && (n.inRecovery != topology.Yes || !r.saturated(n)):
+		return r.effect(topology.Drain, topology.CodeRoleUnknown, n.aliveAt, "no word on its role: %s", n.failure.Class)
 	case n.inRecovery == topology.Unknown:
 		return r.effect(topology.Undecided, topology.CodeNoEvidence, n.knownAt, "not asked yet")
-	case n.HasTag(topology.TagNoLoadBalance):
-		return r.effect(topology.Drain, topology.CodeNoLoadBalance, 0, "tagged noloadbalance")
-	case n.full != nil && n.full.ApplyDelay > 0:
-		return r.effect(topology.Drain, topology.CodeDelayed, 0, "delays replay by %s", n.full.ApplyDelay)
+	}
+	if e, bad := r.excluded(s); bad {
+		return e
 	}
 	return e
+}
+
+// excluded are the rules by which a replica is meant for other work.
+func (r *round) excluded(s seat) (effect, bool) {
+	if e, bad := r.notSelected(s.pool, s.n); bad {
+		return e, true
+	}
+	switch {
+	case s.pool.Role == topology.RoleDelayed: // who asks for delayed replicas gets them, tagged or not
+	case s.n.HasTag(topology.TagNoLoadBalance):
+		return r.effect(topology.Drain, topology.CodeNoLoadBalance, 0, "tagged noloadbalance"), true
+	case s.n.full != nil && s.n.full.ApplyDelay > 0:
+		return r.effect(topology.Drain, topology.CodeDelayed, 0, "delays replay by %s", s.n.full.ApplyDelay), true
+	}
+	return effect{}, false
 }
 
 // primaryInReadPool: a primary serves reads only as a fallback, so it drains;
@@ -150,49 +99,89 @@ func (r *round) primaryInReadPool(n *node) effect {
 }
 
 // replicationEffect are the rules that need a proven writer to compare with.
-func (r *round) replicationEffect(pool topology.Pool, was topology.NodeVerdict, n *node) effect {
-	if r.provenWriter() == nil || n.full == nil {
-		return r.effect(topology.Up, topology.CodeReplica, 0, "replica")
+// Without one nobody is taken out, and who is out stays out: that the writer is
+// gone makes no replica fresher.
+func (r *round) replicationEffect(s seat) effect {
+	if s.n.full == nil {
+		return r.serving(s)
 	}
-	if e, bad := r.trouble(n, r.since); bad {
+	if r.provenWriter() == nil {
+		return r.unjudged(s)
+	}
+	if e, bad := r.trouble(s, r.since); bad {
 		return e
 	}
-	e := r.lagEffect(pool, n)
-	out := was.Verdict == topology.Drain || was.Verdict == topology.Down
-	if out && (e.verdict == topology.Up || was.Reason().Code != topology.CodeLag) {
+	e := r.lagEffect(s)
+	out := s.was.Verdict == topology.Drain || s.was.Verdict == topology.Down
+	if code := s.was.Reason().Code; out && (e.verdict == topology.Up || code != topology.CodeLag && code != topology.CodeLagHard) {
 		// The grace is for those who serve: who is out returns when it is over.
 		atOnce := func(topology.Mono, time.Duration) bool { return true }
-		if e, bad := r.trouble(n, atOnce); bad {
-			e.verdict = was.Verdict
+		if e, bad := r.trouble(s, atOnce); bad {
+			e.verdict = s.was.Verdict
 			return e
 		}
 	}
 	return e
 }
 
-func (r *round) lagEffect(pool topology.Pool, n *node) effect {
+// unjudged repeats what a proven writer's positions said last.
+func (r *round) unjudged(s seat) effect {
+	if s.t.out {
+		return r.effect(topology.Drain, topology.CodeLag, s.t.outAt, "lagged by %s; no proven writer to compare with", s.t.lag.Bytes.Short())
+	}
+	if s.was.Verdict == topology.Drain || s.was.Verdict == topology.Down {
+		switch code := s.was.Reason().Code; code {
+		case topology.CodeNotStreaming, topology.CodePathBroken, topology.CodePaused, topology.CodeTimeline, topology.CodeLagUnknown:
+			return r.effect(s.was.Verdict, code, 0, "as before; no proven writer to compare with")
+		}
+	}
+	return r.serving(s)
+}
+
+// serving is the verdict on a replica that nothing speaks against.
+func (r *round) serving(s seat) effect {
 	switch {
-	case n.lag.Known != topology.Yes && !receives(n):
-		return r.effect(topology.Drain, topology.CodeLagUnknown, 0, "no fresh position of the writer")
-	case pool.MaxLagHard > 0 && n.lag.Bytes > pool.MaxLagHard:
-		return r.effect(topology.Drain, topology.CodeLagHard, 0, "lag %s > %s", n.lag.Bytes.Short(), pool.MaxLagHard)
-	case pool.MaxLag > 0 && n.lag.Bytes > pool.MaxLag:
-		return r.effect(topology.Drain, topology.CodeLag, 0, "lag %s > %s", n.lag.Bytes.Short(), pool.MaxLag)
+	case r.saturated(s.n):
+		return r.effect(topology.Up, topology.CodeSaturated, s.n.slotsAt, "all connection slots are taken")
+	case r.ramping(s):
+		return r.effect(topology.Up, topology.CodeRamping, max(s.t.roseAt, s.n.restartedAt), "returned lately; its weight grows")
 	}
 	return r.effect(topology.Up, topology.CodeReplica, 0, "replica")
 }
 
+// saturatedFor is how long a server counts as saturated after a login that found
+// no slot: fresh logins are tried every few seconds, and weights should not jump.
+const saturatedFor = 30 * time.Second
+
+// saturated: all connection slots were taken lately (SQLSTATE 53300).
+func (r *round) saturated(n *node) bool {
+	return n.slotsAt != 0 && !r.since(n.slotsAt, saturatedFor)
+}
+
 // trouble are the faults of replication that are given a grace.
-func (r *round) trouble(n *node, over func(topology.Mono, time.Duration) bool) (effect, bool) {
+func (r *round) trouble(s seat, over func(topology.Mono, time.Duration) bool) (effect, bool) {
+	n := s.n
+	streams := s.pool.RequireStreaming && n.Tags[topology.TagSource] != "archive"
 	switch {
-	case n.unstreamedAt != 0 && over(n.unstreamedAt, r.p.StreamingGrace):
-		return r.effect(topology.Drain, topology.CodeNotStreaming, n.unstreamedAt, "no WAL receiver"), true
+	case streams && n.unstreamedAt != 0 && over(n.unstreamedAt, r.p.StreamingGrace):
+		return r.effect(topology.Drain, topology.CodeNotStreaming, n.unstreamedAt, r.noReceiver(n)), true
 	case n.strayAt != 0 && over(n.strayAt, r.p.StreamingGrace):
 		return r.effect(topology.Down, topology.CodeTimeline, n.strayAt, "follows timeline %d", n.full.Receiver.Timeline), true
+	case streams && n.brokenAt != 0 && over(n.brokenAt, r.p.StreamingGrace):
+		return r.effect(topology.Drain, topology.CodePathBroken, n.brokenAt, "its upstream receives nothing"), true
 	case n.pausedAt != 0 && over(n.pausedAt, r.p.PausedGrace):
 		return r.effect(topology.Drain, topology.CodePaused, n.pausedAt, "replay paused; lag %s", n.lag.Bytes.Short()), true
 	}
 	return effect{}, false
+}
+
+// noReceiver tells a standby whose upstream is down from one that lost it.
+func (r *round) noReceiver(n *node) string {
+	up := r.s.nodes[n.Tags[topology.TagReplicateFrom]]
+	if up != nil && (up.silentAt != 0 || r.refused(up)) {
+		return printable(strings.Join([]string{"no WAL receiver; upstream", up.Name, "is down"}, " "))
+	}
+	return "no WAL receiver"
 }
 
 // receives: the WAL receiver is alive, so a lag that cannot be told is no doubt.
@@ -203,20 +192,24 @@ func receives(n *node) bool {
 
 // returning holds a replica that was out until it has been good for a while;
 // what never was out (the first verdict) enters at once, and so does a demoted
-// primary, which has nothing to recover from.
-func (r *round) returning(pool topology.Pool, was topology.NodeVerdict, n *node, out []effect) []effect {
+// primary, which has nothing to recover from. One that came and went too often
+// is held longer.
+func (r *round) returning(s seat, out []effect) []effect {
 	if harshest(out) != topology.Up {
-		delete(n.goodAt, pool.Name)
+		s.t.goodAt = 0
 		return out
 	}
-	if n.goodAt[pool.Name] == 0 {
-		n.goodAt[pool.Name] = r.now.Mono
+	if s.t.goodAt == 0 {
+		s.t.goodAt = r.now.Mono
 	}
-	if was.Verdict == topology.Up || was.Verdict == topology.Undecided || was.Reason().Code == topology.CodeWrongRole {
+	if s.was.Verdict == topology.Up || s.was.Verdict == topology.Undecided || s.was.Reason().Code == topology.CodeWrongRole {
 		return out
 	}
-	if n.failingAt == 0 && r.since(n.goodAt[pool.Name], r.p.ReturnAfter) {
+	switch {
+	case s.t.heldTo != 0 && !r.since(s.t.heldTo, 0):
+		return append(out[:0], r.effect(s.was.Verdict, topology.CodeDamped, s.t.leftAt, "came and went too often; held for %s", s.t.hold))
+	case s.n.failingAt == 0 && r.since(s.t.goodAt, r.p.ReturnAfter):
 		return out
 	}
-	return []effect{r.effect(was.Verdict, topology.CodeReturning, n.goodAt[pool.Name], "good again; returns soon")}
+	return append(out[:0], r.effect(s.was.Verdict, topology.CodeReturning, s.t.goodAt, "good again; returns soon"))
 }

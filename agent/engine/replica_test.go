@@ -31,13 +31,13 @@ func TestReplicaRules(t *testing.T) {
 		{"delayed (FR-10)", hour, sec, "c=drain/delayed"},
 		{"wrong identifier", func(w *world) { w.truth("c").SystemID = 666 }, sec, "c=down/identity"},
 		{"lag at the limit", func(w *world) { w.write(64 * mb); w.behind("b", 0); w.behind("c", 64*mb) }, 3 * sec, "c=up/replica"},
-		{"lag", func(w *world) { w.write(64*mb + 1); w.behind("b", 0); w.behind("c", 64*mb+1) }, 3 * sec, "b=up c=drain/lag"},
-		{"lag, hard", func(w *world) { w.write(2 << 30); w.behind("b", 0) }, 3 * sec, "b=up c=drain/lag_hard"},
+		{"lag", func(w *world) { w.write(64*mb + 1); w.behind("b", 0); w.behind("c", 64*mb+1) }, 4 * sec, "b=up c=drain/lag"},
+		{"lag, hard", func(w *world) { w.write(2 << 30); w.behind("b", 0) }, 4 * sec, "b=up c=drain/lag_hard"},
 		{"received is not replayed", func(w *world) {
 			w.write(100 * mb)
 			w.behind("b", 0)
 			w.truth("c").ReceiveLSN = w.truth("a").WriteLSN
-		}, 3 * sec, "c=drain/lag"},
+		}, 4 * sec, "c=drain/lag"},
 		{"replay position unknown, streaming", func(w *world) { w.truth("c").ReplayLSN = 0 }, 3 * sec, "c=up/replica"},
 		{"replay position unknown, not streaming", func(w *world) {
 			w.truth("c").ReplayLSN, w.truth("c").Receiver.Streaming = 0, topology.No
@@ -71,7 +71,8 @@ func TestReplicaRules(t *testing.T) {
 		{"refused", func(w *world) { w.fails("c", topology.FailRefused) }, 3 * sec, "c=down/refused"},
 		{"silent", func(w *world) { w.fails("c", topology.FailTimeout) }, 5 * sec, "c=drain/silent"},
 		{"silent for long", func(w *world) { w.fails("c", topology.FailTimeout) }, 12 * sec, "c=down/silent"},
-		{"role unknown", func(w *world) { w.fails("c", topology.FailSlots) }, 5 * sec, "c=drain/role_unknown"},
+		{"role unknown", func(w *world) { w.fails("c", topology.FailAuth) }, 5 * sec, "c=drain/role_unknown"},
+		{"no slot is no death", func(w *world) { w.fails("c", topology.FailSlots) }, time.Minute, "c=up/saturated"},
 		{"promoted on its own", func(w *world) { w.become("c", primary(6)) }, sec, "c=down/fenced"},
 		{"read-only primary", func(w *world) { w.become("c", primary(5)); w.truth("c").ReadOnly = topology.Yes }, sec, "c=drain/wrong_role"},
 	}
@@ -167,13 +168,13 @@ func TestMinimum(t *testing.T) {
 	w.write(200 * mb)
 	w.behind("b", 100*mb)
 	w.behind("c", 200*mb)
-	w.run(3 * sec)
+	w.run(4 * sec)
 	w.want("replica", "a=drain b=up/lag_override c=drain/lag")
 	w.p.Pools[1].MinReplicas = 2
 	w.want("replica", "a=drain b=up/lag_override c=up/lag_override")
 	w.write(2 << 30)
 	w.behind("b", 100*mb)
-	w.run(3 * sec)
+	w.run(4 * sec)
 	w.want("replica", "b=up/lag_override c=drain/lag_hard")
 	w.behind("b", 2<<30)
 	w.run(sec)
@@ -202,7 +203,7 @@ func TestFallback(t *testing.T) {
 	w.want("replica", "a=up/fallback d=undecided")
 	w.answers("b")
 	w.run(5 * sec)
-	w.want("replica", "a=drain/wrong_role b=up/replica")
+	w.want("replica", "a=drain/wrong_role b=up/ramping")
 }
 
 func TestNoFallback(t *testing.T) {
@@ -226,7 +227,7 @@ func TestNoWriterNoLag(t *testing.T) {
 	w.fails("b", topology.FailRefused)
 	w.run(10 * sec)
 	w.want("primary", "a=drain/silent")
-	w.want("replica", "b=down c=up/replica")
+	w.want("replica", "b=down c=up/lag_override")
 }
 
 // TestReturning: a replica that was out returns after 2 s of good answers; the
@@ -251,7 +252,7 @@ func TestReturning(t *testing.T) {
 	w.idle(1990 * ms)
 	w.want("replica", "b=down/returning")
 	w.idle(20 * ms)
-	w.want("replica", "b=up/replica")
+	w.want("replica", "b=up/ramping")
 }
 
 // TestNoGraceOnReturn: who is out comes back when the trouble is over, not for
@@ -303,7 +304,7 @@ func TestDemotedPrimary(t *testing.T) {
 	w := settled(t, patroni)
 	w.become("a", standby(5))
 	w.ask("a")
-	w.want("replica", "a=up/replica")
+	w.want("replica", "a=up/ramping")
 }
 
 // TestCascade: the leaf is measured against the writer, and its dead upstream
@@ -318,7 +319,7 @@ func TestCascade(t *testing.T) {
 	w.truth("c").Receiver.Running = topology.No
 	w.write(100 * mb)
 	w.p.Pools[1].MinReplicas = 0
-	w.run(2 * sec)
+	w.run(4 * sec)
 	w.want("replica", "a=up/fallback c=drain/lag")
 	if l := Facts(w.s, w.now).Nodes["c"].Lag; l.Bytes != 100*mb {
 		t.Fatalf("lag of c is %s, want 100MB", l.Bytes)
@@ -341,7 +342,7 @@ func TestMaintenance(t *testing.T) {
 	w.run(3 * sec)
 	w.want("replica", "b=drain/maintenance")
 	w.run(time.Minute)
-	w.want("replica", "b=up/replica")
+	w.want("replica", "b=up/ramping")
 
 	w.m.Records = []topology.MaintenanceRecord{{Node: "a", Reason: "disk", Since: w.now.Wall}}
 	w.want("primary", "a=drain/maintenance b=down")
@@ -389,5 +390,5 @@ func TestReturnFromMaintenance(t *testing.T) {
 	w.run(290 * ms)
 	w.want("replica", "b=drain/maintenance")
 	w.run(10 * ms)
-	w.want("replica", "b=up/replica")
+	w.want("replica", "b=up/ramping")
 }

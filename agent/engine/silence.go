@@ -16,24 +16,25 @@ func (r *round) lastWord(n *node) topology.Mono {
 	if r.s.isolated == topology.Yes {
 		return r.now.Mono
 	}
-	return max(n.answeredAt, n.aliveAt, n.wordAt, r.heardBy(n), n.knownAt,
+	return max(n.answeredAt, n.aliveAt, n.wordAt, n.heardAt, n.knownAt,
 		r.s.heardAt, r.s.resumedAt, n.localAt) // times in which we could not ask, for reasons of our own
 }
 
-// heardBy: a standby that receives from the node got a message from it. Only
+// hear notes for each node the last message that a standby got from it. Only
 // the direct upstream counts; a cascade's leaf hears from somebody else.
-func (r *round) heardBy(n *node) topology.Mono {
-	var word topology.Mono
+func (r *round) hear() {
+	for _, n := range r.nodes {
+		n.heardAt = 0
+	}
 	for _, o := range r.nodes {
-		if o.full == nil || o == n {
+		if o.full == nil {
 			continue
 		}
 		rc := &o.full.Receiver
-		if rc.Streaming == topology.Yes && rc.MessageAge >= 0 && rc.SenderPort == n.Address.Port && rc.SenderHost == n.Address.Host {
-			word = max(word, o.fullAt.Add(-rc.MessageAge))
+		if up := r.upstream(o); up != nil && rc.Streaming == topology.Yes && rc.MessageAge >= 0 {
+			up.heardAt = max(up.heardAt, o.fullAt.Add(-rc.MessageAge))
 		}
 	}
-	return word
 }
 
 // declareSilence marks nodes that have not answered for silent_after, and for
@@ -51,7 +52,7 @@ func (r *round) declareSilence() {
 			patience *= unasked
 		}
 		switch {
-		case n.silentAt != 0 && max(n.wordAt, r.heardBy(n)) > n.silentAt:
+		case n.silentAt != 0 && max(n.wordAt, n.heardAt) > n.silentAt:
 			n.silentAt, n.killed = 0, false
 		case n.silentAt == 0 && r.since(word, patience):
 			n.silentAt = r.now.Mono
@@ -121,9 +122,9 @@ func (r *round) maintained(n *node) (effect, bool) {
 	if !rec.Until.IsZero() {
 		r.since(r.now.Mono, rec.Until.Sub(r.now.Wall))
 	}
-	e := r.effect(topology.Drain, topology.CodeMaintenance, 0, "%s", cmp.Or(rec.Reason, "no reason given"))
+	var since topology.Mono
 	if !rec.Since.IsZero() {
-		e.reason.Since = rec.Since
+		since = r.now.Mono.Add(rec.Since.Sub(r.now.Wall))
 	}
-	return e, true
+	return r.effect(topology.Drain, topology.CodeMaintenance, since, "%s", cmp.Or(rec.Reason, "no reason given")), true
 }

@@ -165,7 +165,7 @@ func TestStarting(t *testing.T) {
 	w.fail("a", topology.FailSlots, topology.ProbeFull) // it restarted: its role may be another
 	w.want("primary", "a=drain/starting")
 	w.ask("a")
-	w.want("primary", "a=up/writer")
+	w.want("primary", "a=up/saturated")
 
 	w.fails("b", topology.FailStarting)
 	w.fails("a", topology.FailStarting)

@@ -68,7 +68,7 @@ func TestSince(t *testing.T) {
 	w := settled(t, patroni)
 	w.write(100 * mb)
 	w.behind("b", 0)
-	w.run(2 * sec)
+	w.run(4 * sec)
 	w.want("replica", "c=drain/lag")
 	since := func(pool, node string) time.Time {
 		p, _ := w.snap.Pool(pool)

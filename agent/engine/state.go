@@ -43,6 +43,8 @@ type State struct {
 	lists   map[topology.SourceID][]topology.Node
 	missing map[string]topology.Mono // since when an authority's list lacks a node
 	nodes   map[string]*node
+	order   []*node // by name
+	at      map[topology.Address]*node
 
 	authority authorityState
 	systemID  uint64                       // pinned; 0: not known yet
@@ -63,6 +65,7 @@ type State struct {
 	continues  bool   // the saved state is a moment old
 	generation uint64 // before the first snapshot
 	last       *topology.Snapshot
+	round      round // its buffers are used again
 }
 
 // source is the health of one source.
@@ -93,6 +96,7 @@ type holder struct {
 // node is the evidence about one node, at its present address.
 type node struct {
 	topology.Node
+	i       int           // index by name
 	knownAt topology.Mono // since when it is known at this address
 
 	full   *topology.Probe // newest full probe
@@ -103,6 +107,7 @@ type node struct {
 
 	answeredAt topology.Mono // last answer to a question about the role
 	wordAt     topology.Mono // last sign of life by way of another party
+	heardAt    topology.Mono // last message that a standby got from it
 	localAt    topology.Mono // last failure of our own making
 	loginAt    topology.Mono // last good fresh login
 
@@ -122,9 +127,19 @@ type node struct {
 	lag          topology.Lag
 	pausedAt     topology.Mono // lagging with paused replay since
 	unstreamedAt topology.Mono // without receiver since
+	brokenAt     topology.Mono // its upstream, or one above, without receiver since
 	strayAt      topology.Mono // on another timeline than the writer since
-	goodAt       map[string]topology.Mono
-	member       *topology.Member
+	restartedAt  topology.Mono // its server was seen with a new start time
+
+	slotsAt     topology.Mono // last login that found no slot
+	writeAt     topology.Mono // last write probe that went through
+	writeFailAt topology.Mono // first write probe in vain since
+	blockedAt   topology.Mono // commits wait for a standby since
+	blockedLSN  topology.LSN  // the writer's position then
+
+	ports   map[uint16]*port
+	tenures map[string]*tenure // by read pool
+	member  *topology.Member
 }
 
 // NewState returns the state of a cluster of which nothing has been observed.
@@ -158,9 +173,9 @@ func (s *State) ForgetTimeline() { delete(s.timelines, s.systemID) }
 
 // Nodes returns the cluster's nodes by name: who is to be probed, and where.
 func (s *State) Nodes() []topology.Node {
-	out := make([]topology.Node, 0, len(s.nodes))
-	for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
-		out = append(out, s.nodes[name].Node)
+	out := make([]topology.Node, 0, len(s.order))
+	for _, n := range s.order {
+		out = append(out, n.Node)
 	}
 	return out
 }
@@ -194,10 +209,16 @@ func (s *State) mergeNodes(at topology.Mono) {
 		old := s.nodes[name]
 		if old == nil || old.Address != n.Address {
 			// Evidence made at another address says nothing about this one.
-			old = &node{knownAt: at, goodAt: make(map[string]topology.Mono)}
+			old = &node{knownAt: at, ports: make(map[uint16]*port), tenures: make(map[string]*tenure)}
 			s.nodes[name] = old
 		}
 		old.Node = n
+	}
+	s.order, s.at = s.order[:0], make(map[topology.Address]*node, len(s.nodes))
+	for i, name := range slices.Sorted(maps.Keys(s.nodes)) {
+		s.nodes[name].i = i
+		s.order = append(s.order, s.nodes[name])
+		s.at[s.nodes[name].Address] = s.nodes[name]
 	}
 	s.attachMembers()
 }

@@ -6,29 +6,27 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// decideWriter moves the writer role and returns every node's effects in write
+// decideWriter moves the writer role and finds every node's effects in write
 // pools. At most one node gets Up: the holder, and there is one holder or none.
-func (r *round) decideWriter() map[string][]effect {
+func (r *round) decideWriter() {
 	r.dropHolder()
 	r.admit()
-	out := make(map[string][]effect, len(r.nodes))
 	up := false
 	if n := r.s.nodes[r.s.holder.name]; n != nil {
-		out[n.Name] = r.holderEffects(n)
-		up = harshest(out[n.Name]) == topology.Up
+		r.writer[n.i] = r.holderEffects(r.writer[n.i][:0], n)
+		up = harshest(r.writer[n.i]) == topology.Up
 	}
 	for _, n := range r.nodes {
 		if n.Name == r.s.holder.name {
 			continue
 		}
-		out[n.Name] = r.otherEffects(n)
+		r.writer[n.i] = r.otherEffects(r.writer[n.i][:0], n)
 		if up {
 			// HAProxy keeps a silent server in its last state, so beside a writer
 			// everybody else is told to be down.
-			out[n.Name][0].verdict = topology.Down
+			r.writer[n.i][0].verdict = topology.Down
 		}
 	}
-	return out
 }
 
 // dropHolder takes the role away at the first contrary evidence.
@@ -118,7 +116,11 @@ func (n *node) timeline() topology.Timeline {
 func (r *round) admit() {
 	h := &r.s.holder
 	for _, n := range r.nodes {
-		if h.name != "" && (!h.restored || h.name != n.Name) || len(r.barred(n)) > 0 {
+		if h.name != "" && (!h.restored || h.name != n.Name) {
+			continue
+		}
+		r.spare = r.barred(r.spare[:0], n)
+		if len(r.spare) > 0 {
 			continue
 		}
 		since := r.now
@@ -136,10 +138,9 @@ func (r *round) admit() {
 	}
 }
 
-// barred says what keeps a node from entering a write pool: nothing, or the
-// ladder's first cause and a harsher one that holds beside it.
-func (r *round) barred(n *node) []effect {
-	var out []effect
+// barred adds to out, which is empty, what keeps a node from entering a write pool:
+// nothing, or the ladder's first cause and a harsher one that holds beside it.
+func (r *round) barred(out []effect, n *node) []effect {
 	if e, ok := r.identity(n); ok {
 		return append(out, e)
 	}
@@ -207,7 +208,7 @@ func (r *round) notWritable(n *node) (effect, bool) {
 	case n.readOnly == topology.Yes:
 		return r.effect(topology.Down, topology.CodeReadOnly, n.roleAt, "transactions are read-only"), true
 	case n.aliveAt != 0 && n.roleAt == 0:
-		return r.unproven(topology.CodeRoleUnknown, n.aliveAt, "role unknown: %s", n.failure.Class), true
+		return r.unproven(topology.CodeRoleUnknown, n.aliveAt, "no word on its role: %s", n.failure.Class), true
 	case !n.writable():
 		return r.effect(topology.Undecided, topology.CodeNoEvidence, n.knownAt, "not asked yet"), true
 	}
@@ -275,9 +276,8 @@ func (r *round) newcomer(o *node) bool {
 	})
 }
 
-// holderEffects are the causes that act on the node with the writer role.
-func (r *round) holderEffects(n *node) []effect {
-	var out []effect
+// holderEffects adds to out the causes that act on the node with the writer role.
+func (r *round) holderEffects(out []effect, n *node) []effect {
 	if e, ok := r.maintained(n); ok {
 		out = append(out, e)
 	}
@@ -291,10 +291,13 @@ func (r *round) holderEffects(n *node) []effect {
 	if len(out) == 0 && !r.s.holder.restored && (lost || r.byEvidence() && n.aliveAt != 0) && r.unprovenFor(n) {
 		out = append(out, r.effect(topology.Drain, topology.CodeRoleUnknown, n.roleAt, "role not proven and no authority names it"))
 	}
+	if r.p.WriteStall == topology.StallDrain && r.stalled(n) {
+		out = append(out, r.effect(topology.Drain, topology.CodeWritesStalled, n.writeFailAt, "write probes get no answer"))
+	}
 	if len(out) == 0 {
 		out = append(out, r.standing(n))
 	}
-	if lost && out[0].reason.Code != topology.CodeAuthorityLost {
+	if lost && out[0].code != topology.CodeAuthorityLost {
 		out = append(out, r.effect(out[0].verdict, topology.CodeAuthorityLost, r.s.authority.at, "authority lost; held by SQL evidence"))
 	}
 	return out
@@ -311,11 +314,14 @@ func (r *round) standing(n *node) effect {
 	h := r.s.holder
 	switch {
 	case h.restored:
-		e := r.barred(n)[0]
+		r.spare = r.barred(r.spare[:0], n)
+		e := r.spare[0]
 		e.verdict = topology.Undecided
 		return e
+	case r.saturated(n):
+		return r.effect(topology.Up, topology.CodeSaturated, n.slotsAt, "all connection slots are taken")
 	case n.aliveAt != 0:
-		return r.effect(topology.Up, topology.CodeRoleUnknown, n.aliveAt, "role unknown: %s", n.failure.Class)
+		return r.effect(topology.Up, topology.CodeRoleUnknown, n.aliveAt, "no word on its role: %s", n.failure.Class)
 	case n.failingAt != 0 && r.since(n.answeredAt, r.p.SilentAfter):
 		return r.effect(topology.Up, topology.CodeLinkCut, n.failingAt, "others hear from it")
 	case r.byEvidence():
@@ -324,9 +330,9 @@ func (r *round) standing(n *node) effect {
 	return r.effect(topology.Up, topology.CodeWriter, h.since.Mono, "holds the leader key and is writable")
 }
 
-// otherEffects are the causes that act on a node without the writer role.
-func (r *round) otherEffects(n *node) []effect {
-	out := r.barred(n)
+// otherEffects adds to out the causes that act on a node without the writer role.
+func (r *round) otherEffects(out []effect, n *node) []effect {
+	out = r.barred(out, n)
 	if len(out) == 0 {
 		// It may enter, but another node still holds the role.
 		out = append(out, r.effect(topology.Down, topology.CodeFenced, n.roleAt, "writable but %s is the writer", r.s.holder.name))
@@ -338,7 +344,7 @@ func (r *round) otherEffects(n *node) []effect {
 		if r.s.decided {
 			e.verdict = topology.Down
 		}
-		out = append([]effect{e}, out...)
+		out = slices.Insert(out, 0, e)
 	}
 	return out
 }

@@ -172,6 +172,14 @@ type Pool struct {
 	Sessions map[Code]Verdict
 }
 
+// FixedWeight is the weight that an operator gave a node, in percent.
+func (p Pool) FixedWeight(node string) int {
+	if w, ok := p.Weights[node]; ok {
+		return w
+	}
+	return 100
+}
+
 // DefaultPolicy returns the defaults of design.md and eligibility.md section 3.
 func DefaultPolicy() Policy {
 	return Policy{

@@ -141,7 +141,8 @@ type Facts struct {
 	At        Clock
 	Timeline  Timeline // highest timeline ever seen
 	SystemID  uint64
-	WriteLSN  LSN // newest known position of the writer
+	WriteLSN  LSN      // newest known position of the writer
+	Claims    []string // nodes whose newest word is that they are writable, by name
 	Nodes     map[string]NodeFacts
 	Sources   []SourceFacts // by kind and name
 	Authority *Authority    // last picture, nil before the first
