@@ -28,7 +28,9 @@ func (r *round) judgeLag(s seat) {
 	r.mark(&t.overHardAt, hard)
 	r.mark(&t.overAt, over)
 	r.mark(&t.underAt, under)
-	t.lag = s.n.lag
+	if s.n.lag.Known == topology.Yes {
+		t.lag = s.n.lag
+	}
 	// The grace is for those who serve. A change by the hard limit does not wait
 	// for min_dwell: that is about noise around the soft one.
 	serves := s.was.Verdict == topology.Up
@@ -56,7 +58,6 @@ func (r *round) lagEffect(s seat) effect {
 	if s.n.lag.Known != topology.Yes && !receives(s.n) {
 		return r.effect(topology.Drain, topology.CodeLagUnknown, 0, "no fresh position of the writer")
 	}
-	r.judgeLag(s)
 	bytes, late := s.lateness()
 	p, t := s.pool, s.t
 	switch {

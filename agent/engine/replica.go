@@ -108,6 +108,7 @@ func (r *round) replicationEffect(s seat) effect {
 	if r.provenWriter() == nil {
 		return r.unjudged(s)
 	}
+	r.judgeLag(s)
 	if e, bad := r.trouble(s, r.since); bad {
 		return e
 	}
@@ -202,12 +203,11 @@ func (r *round) returning(s seat, out []effect) []effect {
 	if s.t.goodAt == 0 {
 		s.t.goodAt = r.now.Mono
 	}
-	if s.was.Verdict == topology.Up || s.was.Verdict == topology.Undecided || s.was.Reason().Code == topology.CodeWrongRole {
-		return out
-	}
 	switch {
-	case s.t.heldTo != 0 && !r.since(s.t.heldTo, 0):
-		return append(out[:0], r.effect(s.was.Verdict, topology.CodeDamped, s.t.leftAt, "came and went too often; held for %s", s.t.hold))
+	case s.t.heldTo != 0 && !r.since(s.t.heldTo, 0): // also when it serves for want of others
+		return append(out[:0], r.effect(topology.Drain, topology.CodeDamped, s.t.leftAt, "came and went too often; held for %s", s.t.hold))
+	case s.was.Verdict == topology.Up || s.was.Verdict == topology.Undecided || s.was.Reason().Code == topology.CodeWrongRole:
+		return out
 	case s.n.failingAt == 0 && r.since(s.t.goodAt, r.p.ReturnAfter):
 		return out
 	}
