@@ -245,8 +245,8 @@ func TestPrimaryFrozen(t *testing.T) {
 	f.is("main", "replica", "n3", topology.Up, topology.CodeReplica)
 }
 
-// A paused replica lags: it leaves a pool with a small limit at once, and every
-// pool after 5 s of lag.
+// A paused replica lags: it leaves a pool with a small limit after lag_grace, and
+// every pool after 5 s of lag.
 func TestReplayPaused(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, frontOptions{replica: "}\n      near: {mode: read, max_lag: 1MB"})

@@ -168,12 +168,13 @@ func (r *rig) verdict(cluster, pool, node string) (topology.Verdict, topology.Co
 	return n.Verdict, n.Reason().Code
 }
 
-// is waits for a verdict with a reason; an empty code means any.
+// is waits for a verdict with a reason; an empty code means any. A replica that
+// returned a moment ago, and whose weight grows, serves like any other.
 func (r *rig) is(cluster, pool, node string, want topology.Verdict, code topology.Code) time.Duration {
 	r.t.Helper()
 	return r.until(fmt.Sprintf("%s/%s/%s to be %s %s", cluster, pool, node, want, code), func() bool {
 		v, c := r.verdict(cluster, pool, node)
-		return v == want && (code == "" || c == code)
+		return v == want && (code == "" || c == code || code == topology.CodeReplica && c == topology.CodeRamping)
 	})
 }
 
