@@ -225,3 +225,22 @@ func TestStandbyCluster(t *testing.T) {
 	w.run(sec)
 	w.want("primary", "a=up/writer")
 }
+
+// TestHoldMax: who wants no writer without an authority says for how long.
+func TestHoldMax(t *testing.T) {
+	w := settled(t, patroni)
+	w.unheard = topology.FailStore
+	w.run(time.Hour)
+	w.want("primary", "a=up/writer")
+	w.unheard = ""
+	w.run(sec)
+	w.p.HoldMax = time.Minute
+	w.unheard = topology.FailStore
+	w.run(59 * sec)
+	w.want("primary", "a=up/writer")
+	w.run(2 * sec)
+	w.want("primary", "a=down/fenced b=down")
+	w.unheard = ""
+	w.run(3 * sec)
+	w.want("primary", "a=up/writer")
+}

@@ -254,7 +254,7 @@ var Codes = []CodeInfo{
 	},
 	{
 		CodeAuthorityLost, SeverityWarn, SessionsServe, false, "the authority answers",
-		[]string{"authority_max_age", "authority_lost"},
+		[]string{"authority_max_age", "authority_lost", "hold_max"},
 		"The authority cannot be reached. The present writer is held while SQL proves it; nobody new is admitted.",
 	},
 	{

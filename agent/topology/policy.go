@@ -92,6 +92,9 @@ type Policy struct {
 	// AuthorityMaxAge: a leader confirmed longer ago than this admits nobody and
 	// counts as lost authority.
 	AuthorityMaxAge time.Duration
+	// HoldMax: a writer is held for at most this long while the authority cannot be
+	// reached; then its sessions end. Zero: for as long as SQL proves it.
+	HoldMax time.Duration
 	// LeaderGap: how long sessions outlive an absent leader key. Zero: loop_wait +
 	// retry_timeout of the cluster's own configuration (20 s while that is unknown).
 	LeaderGap time.Duration
