@@ -17,8 +17,10 @@ type Config struct {
 	Log      Log    `yaml:"log"`
 	Listen   Listen `yaml:"listen"`
 	// Local is the node on this host, for paths such as /primary that name none.
-	Local  NodeRef `yaml:"local"`
-	Consul Consul  `yaml:"consul"`
+	Local NodeRef `yaml:"local"`
+	// Zone is where this host stands; read pools prefer nodes tagged with it.
+	Zone   string `yaml:"zone"`
+	Consul Consul `yaml:"consul"`
 	// Postgres is what clusters begin with. It stands before Clusters, since
 	// fields are decoded in this order, whatever the order in the file.
 	Postgres  Postgres   `yaml:"postgres"`
@@ -71,6 +73,9 @@ type Postgres struct {
 	QueryTimeout   time.Duration `yaml:"query_timeout"`
 	// LoginEvery is the time between fresh logins, which prove the postmaster.
 	LoginEvery time.Duration `yaml:"login_every"`
+	// WriteProbe is a table, schema.table, to which the writer must be able to
+	// write a row; empty: it is not tried.
+	WriteProbe string `yaml:"write_probe"`
 
 	// Password is the content of PasswordFile; only Load fills it.
 	Password Secret `yaml:"-"`
@@ -162,7 +167,7 @@ func (c *Config) Policy(cluster string) topology.Policy {
 	if !ok {
 		return topology.DefaultPolicy()
 	}
-	return cl.policy()
+	return cl.policy(c.Zone)
 }
 
 // UsesConsul reports whether any cluster needs Consul, so that an agent without

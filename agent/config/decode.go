@@ -31,6 +31,9 @@ type decoder struct {
 	// opaque holds the paths whose whole content could not be read.
 	opaque map[path]bool
 	budget int
+	// belongs says where a key stands that is unknown where it is written; nil
+	// for files other than the configuration.
+	belongs func(key string) string
 }
 
 // maxNodes bounds the work on a text whose anchors multiply it.
@@ -93,6 +96,7 @@ func (d *decoder) value(p path, n *yaml.Node, v reflect.Value, kind string) {
 		d.scalar(p, n, v, kind)
 	case v.Kind() == reflect.Slice:
 		d.list(p, n, v, kind)
+	case d.other(p, n, v):
 	default:
 		d.structure(p, n, v)
 	}
@@ -131,12 +135,18 @@ func (d *decoder) structure(p path, n *yaml.Node, v reflect.Value) {
 		if i >= 0 {
 			d.mark(p.child(f.key), entries[i])
 			d.value(p.child(f.key), entries[i].value, v.Field(f.index), f.kind)
+		} else if left, ok := reflect.TypeAssert[*Value](v.Field(f.index).Addr()); ok {
+			left.in = scope{d, p.child(f.key)}
 		}
 	}
 }
 
 func (d *decoder) unknown(p path, e entry, known []string) {
-	text, meant := unknownKey(e.key, known)
+	place := ""
+	if d.belongs != nil {
+		place = d.belongs(e.key)
+	}
+	text, meant := unknownKey(e.key, place, known)
 	if meant != "" {
 		p = p.child(meant) // it was meant to be said, so it is not missing
 	}
@@ -180,7 +190,7 @@ func (d *decoder) list(p path, n *yaml.Node, v reflect.Value, kind string) {
 	if n.Kind != yaml.SequenceNode {
 		text := "this is a list"
 		if n.Kind == yaml.ScalarNode {
-			text = fmt.Sprintf("this is a list, write [%s]", strings.Join(strings.Fields(n.Value), ", "))
+			text = fmt.Sprintf("this is a list, write [%s]", list(strings.Fields(n.Value)))
 		}
 		if kind == kindArguments {
 			text += "; no shell is involved"

@@ -9,6 +9,8 @@
 // the files that a configuration names. Secrets come from files alone, and the
 // type that holds one prints as ****.
 //
-// The package knows YAML so that nobody else has to; keys, defaults and their
-// reasons stand in docs/configuration.md, and a test keeps that page complete.
+// The package knows YAML so that nobody else has to: Decode reads other files,
+// such as scenarios, by the same rules. Keys, defaults and their reasons stand
+// in docs/configuration.md; tests keep that page complete, and Schema, which
+// editors use, the same as it.
 package config

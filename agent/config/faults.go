@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Fault is one thing that is wrong with a configuration.
+// Fault is one thing that is wrong with a file.
 type Fault struct {
 	// File is the name of the text, or the flag that was given instead.
 	File string
@@ -57,8 +57,8 @@ func firstRunes(s string, n int) string {
 	return s
 }
 
-// Faults is every fault of a configuration, in the order of the file. It is the
-// error of Load and Parse.
+// Faults is every fault of a file, in the order of the file. It is the
+// error of Load, Parse and Decode.
 type Faults struct{ List []Fault }
 
 // Error writes one fault a line.

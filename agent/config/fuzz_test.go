@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzParse: no text makes Parse or ParseInventory panic, faults stand inside
+// FuzzParse: no text makes Parse, ParseInventory or Decode panic, faults stand inside
 // the text, and what is accepted is valid.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/*/*.yaml")
@@ -21,6 +21,7 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(text)
 	}
+	f.Add([]byte("about: x\ncluster: {nodes: {a: h:1}}\nwords: {x: bad}\nsteps: [{at: 0s}]\naway: {a: {for: 1s}}\nports: {1: x}"))
 	f.Add([]byte("a: \u2028b\u0085: c\r: d"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c, err := Parse("f.yaml", text)
@@ -32,6 +33,7 @@ func FuzzParse(f *testing.F) {
 		}
 		_, err = ParseInventory("f.yaml", text)
 		checkFuzzed(t, err, text)
+		checkFuzzed(t, Decode("f.yaml", text, new(play)), text)
 	})
 }
 

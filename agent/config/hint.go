@@ -45,20 +45,20 @@ func distance(a, b string) int {
 	return prev[len(b)]
 }
 
-// unknownKey explains a key that does not exist here. The second result is the
-// key that was probably meant.
-func unknownKey(key string, known []string) (text, meant string) {
+// unknownKey explains a key that does not exist here; place says where it would
+// stand, if anywhere. The second result is the key that was probably meant.
+func unknownKey(key, place string, known []string) (text, meant string) {
 	shown := quote(key)
 	if slices.Contains(known, key+"_file") {
 		return fmt.Sprintf("unknown key %s: secrets stand in files of their own, name one with `%s_file`", shown, key), key + "_file"
 	}
-	if place := belongs(key); place != "" {
+	if place != "" {
 		return fmt.Sprintf("unknown key %s here, it belongs %s", shown, place), ""
 	}
 	if meant = closest(key, known); meant != "" {
 		return fmt.Sprintf("unknown key %s, did you mean `%s`?", shown, meant), meant
 	}
-	return fmt.Sprintf("unknown key %s, known here: %s", shown, strings.Join(known, ", ")), ""
+	return fmt.Sprintf("unknown key %s, known here: %s", shown, list(known)), ""
 }
 
 // belongs says where a key stands that is unknown here and has one place only.
@@ -77,14 +77,15 @@ func belongs(key string) string {
 	return places[0]
 }
 
-// unknownWord explains a word that an enumeration or a list of names lacks.
-func unknownWord(word string, known []string) string {
+// UnknownWord explains a word that an enumeration or a list of names lacks, with
+// the one that was probably meant.
+func UnknownWord(word string, known []string) string {
 	const most = 10
-	list := strings.Join(known[:min(most, len(known))], ", ")
+	all := list(known[:min(most, len(known))])
 	if len(known) > most {
-		list += fmt.Sprintf(" and %d more", len(known)-most)
+		all += fmt.Sprintf(" and %d more", len(known)-most)
 	}
-	text := fmt.Sprintf("%s is none of %s", quote(word), list)
+	text := fmt.Sprintf("%s is none of %s", quote(word), all)
 	if meant := closest(word, known); meant != "" {
 		text += fmt.Sprintf("; did you mean `%s`?", meant)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Key describes one key that a file may hold: for the manual, whose test reads
-// this list, and for a schema.
+// this list, and for Schema.
 type Key struct {
 	// Path is the way to the key, such as clusters.NAME.pools.NAME.mode or
 	// templates[].name. NAME stands for any name, [] for an element of a list.
@@ -19,7 +19,22 @@ type Key struct {
 	// Default is the value of a file that leaves the key out, empty when there
 	// is none.
 	Default string
+
+	form  form
+	value typeWord // of a single value, or of what a list or map holds
+	words []string // that value may be; nil: not only words
 }
+
+// form is what kind of YAML a key holds.
+type form int
+
+const (
+	formSection form = iota // a map with keys of its own, or a list or map of those
+	formSingle
+	formList
+	formMap
+	formLike // as the section that value names
+)
 
 // Keys returns every key, in the order of the structs.
 func Keys() []Key { return sectionKeys("", reflect.ValueOf(Default()).Elem()) }
@@ -38,9 +53,14 @@ func fieldKeys(path string, v reflect.Value, f field) []Key {
 	}
 	switch {
 	case f.like != "":
-		return []Key{{Path: path, Type: "as " + f.like, Default: "as " + f.like}}
+		return []Key{{Path: path, Type: "as " + f.like, Default: "as " + f.like, form: formLike, value: typeWord(f.like)}}
 	case isScalar(v):
-		return []Key{{Path: path, Type: string(typeName(v, f.kind)), Default: fmt.Sprint(v.Interface())}}
+		k := Key{Path: path, form: formSingle, value: typeName(v, f.kind), words: words(v.Interface()), Default: fmt.Sprint(v.Interface())}
+		if limits[f.kind] != 0 && v.IsZero() {
+			k.Default = "" // such a number counts from 1
+		}
+		k.Type = string(k.value)
+		return []Key{k}
 	case v.Kind() == reflect.Struct:
 		return append([]Key{{Path: path, Type: "map"}}, sectionKeys(path+".", v)...)
 	}
@@ -49,7 +69,8 @@ func fieldKeys(path string, v reflect.Value, f field) []Key {
 		d.setDefaults()
 	}
 	if isScalar(element.Elem()) {
-		return []Key{{Path: path, Type: "list of " + string(typeName(element.Elem(), f.kind)) + "s"}}
+		word := typeName(element.Elem(), f.kind)
+		return []Key{{Path: path, Type: "list of " + string(word) + "s", form: formList, value: word}}
 	}
 	return append([]Key{{Path: path, Type: "list of maps"}}, sectionKeys(path+"[].", element.Elem())...)
 }
@@ -70,7 +91,12 @@ func namedKeys(path string, v reflect.Value) []Key {
 		var n nodeSpec
 		return append([]Key{{Path: path, Type: "map"}}, sectionKeys(path+".NAME.", reflect.ValueOf(&n).Elem())...)
 	case *tags:
-		return []Key{{Path: path, Type: "map of texts"}}
+		return []Key{{Path: path, Type: "map of texts", form: formMap, value: typeText}}
+	case *Weights:
+		return []Key{{Path: path, Type: "map of percents", form: formMap, value: kindPercent}}
+	case *Sessions:
+		either := words(sessionsKeep)
+		return []Key{{Path: path, Type: "map of " + list(either), form: formMap, words: either}}
 	}
 	return nil
 }

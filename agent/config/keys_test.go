@@ -1,11 +1,14 @@
 package config
 
 import (
+	"maps"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const manual = "../../docs/configuration.md"
@@ -13,9 +16,9 @@ const manual = "../../docs/configuration.md"
 // row matches a line of the manual's tables: key, type, default, meaning.
 var row = regexp.MustCompile("^\\| `([^`]+)` \\| ([^|]+) \\| ([^|]*) \\| ([^|]+) \\|$")
 
-// TestManual wants one row in the manual for every key, with its type and
-// default, and no row for a key that does not exist.
-func TestManual(t *testing.T) {
+// manualRows reads the tables of the manual: type, default and meaning by key.
+func manualRows(t *testing.T) map[string][]string {
+	t.Helper()
 	text, err := os.ReadFile(manual)
 	if err != nil {
 		t.Fatal(err)
@@ -33,8 +36,15 @@ func TestManual(t *testing.T) {
 		if rows[m[1]] != nil {
 			t.Errorf("%s is described twice", m[1])
 		}
-		rows[m[1]] = m[2:]
+		rows[m[1]] = []string{strings.TrimSpace(m[2]), strings.TrimSpace(m[3]), strings.TrimSpace(m[4])}
 	}
+	return rows
+}
+
+// TestManual wants one row in the manual for every key, with its type and
+// default, and no row for a key that does not exist.
+func TestManual(t *testing.T) {
+	rows := manualRows(t)
 	for _, k := range Keys() {
 		r := rows[k.Path]
 		delete(rows, k.Path)
@@ -42,12 +52,30 @@ func TestManual(t *testing.T) {
 		switch {
 		case r == nil:
 			t.Errorf("%s is missing: | `%s` | %s | %s | … |", k.Path, k.Path, want[0], want[1])
-		case !slices.Equal(want, []string{strings.TrimSpace(r[0]), strings.TrimSpace(r[1])}):
+		case !slices.Equal(want, r[:2]):
 			t.Errorf("%s: the manual says %q, the program %q", k.Path, r[:2], want)
 		}
 	}
 	for path := range rows {
 		t.Errorf("%s is in the manual, but is no key", path)
+	}
+}
+
+// TestMeanings: what the schema says about keys is what the manual says.
+func TestMeanings(t *testing.T) {
+	rows := manualRows(t)
+	var want strings.Builder
+	for _, path := range slices.Sorted(maps.Keys(rows)) {
+		want.WriteString(path + "\t" + rows[path][2] + "\n")
+	}
+	if *update {
+		if err := os.WriteFile("meanings.txt", []byte(want.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(strings.Split(want.String(), "\n"), strings.Split(meanings, "\n")); diff != "" {
+		t.Errorf("meanings.txt differs from %s (-manual +file); go test ./agent/config -run Meanings -update writes it anew\n%s", manual, diff)
 	}
 }
 

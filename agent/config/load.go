@@ -124,6 +124,7 @@ func ParseInventory(name string, text []byte) ([]topology.Node, error) {
 }
 
 func (d *decoder) config(text []byte) (*Config, error) {
+	d.belongs = belongs
 	doc := d.document(text)
 	if doc != nil {
 		d.marks[""] = at(doc)

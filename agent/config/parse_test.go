@@ -13,9 +13,11 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
+var sameSelectors = cmp.Comparer(func(a, b topology.Selector) bool { return a.String() == b.String() })
+
 func compare(t *testing.T, want, got any) {
 	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, sameSelectors); diff != "" {
 		t.Errorf("differs (-want +got):\n%s", diff)
 	}
 }
@@ -62,7 +64,7 @@ func TestParseFullSections(t *testing.T) {
 	want.StateDir = "/etc/pgsteer/state"
 	want.Log = Log{Level: LevelDebug, Format: FormatJSON}
 	want.Listen = Listen{AgentCheck: "0.0.0.0:7431", Health: ":7432", Status: "[::1]:7433"}
-	want.Local = NodeRef{Cluster: "main", Node: "n1"}
+	want.Local, want.Zone = NodeRef{Cluster: "main", Node: "n1"}, "a"
 	want.Consul = Consul{
 		Address: "https://consul.example:8501", TokenFile: "/etc/pgsteer/consul.token", Datacenter: "dc1",
 		CAFile: "/etc/pgsteer/ca.pem", CertFile: "/etc/pgsteer/client.pem", KeyFile: "/etc/pgsteer/client.key",
@@ -94,27 +96,52 @@ func TestParseFullSections(t *testing.T) {
 	}
 }
 
-func TestParseFullClusters(t *testing.T) {
-	c := parseFull(t)
-	compare(t, []string{"main", "other", "third", "fourth"}, c.ClusterNames())
-
-	main := defaultCluster("main", c.Postgres)
+// fullMain is the cluster main of testdata/good/full.yaml.
+func fullMain(t *testing.T, pg Postgres) Cluster {
+	t.Helper()
+	main := defaultCluster("main", pg)
 	main.Authority = topology.AuthorityPatroni
 	main.Patroni = Patroni{Scope: "prod", Namespace: "/db/"}
 	main.Policy.SilentAfter, main.Policy.LeaderGap = 3*time.Second, 15*time.Second
 	main.Policy.AuthorityLost = topology.LostSQLOnly
+	main.Policy.LagGrace, main.Policy.LagReturnAfter, main.Policy.MinDwell = time.Second, 4*time.Second, 5*time.Second
+	main.Policy.Flap = Flap{Count: 2, Within: 30 * time.Second, HoldDown: 10 * time.Second, HoldDownMax: time.Minute, Calm: 2 * time.Minute}
+	main.Policy.SlowStart, main.Policy.WritesBlockedAfter = 0, 20*time.Second
+	main.Policy.WritesStalledAfter, main.Policy.WriteStall = 3*time.Second, topology.StallDrain
 	main.Postgres.SSLMode, main.Postgres.Interval = SSLVerifyFull, 500*time.Millisecond
-	rw := Pool{Name: "rw", Mode: topology.ModeWrite, Listen: "127.0.0.1:5000", Fallback: topology.FallbackNone}
+	main.Postgres.WriteProbe = "pgsteer.heartbeat"
+	rw := defaultPool("rw", topology.ModeWrite)
+	rw.Listen, rw.Port, rw.PortCheck = "127.0.0.1:5000", 6432, topology.PortCheckPgBouncer
+	rw.Sessions = Sessions{topology.CodePort: topology.Drain}
 	replica := defaultPool("replica", topology.ModeRead)
 	replica.Listen, replica.MaxLag = "127.0.0.1:5001", 16<<20
-	main.Pools = Pools{rw, replica, {Name: "reports", Mode: topology.ModeRead, Listen: "127.0.0.1:5002", Fallback: topology.FallbackNone}}
+	reports := defaultPool("reports", topology.ModeRead)
+	reports.Listen, reports.Fallback = "127.0.0.1:5002", topology.FallbackNone
+	reports.MaxLag, reports.MaxLagHard, reports.MinReplicas = 0, 0, 0
+	near := defaultPool("near", topology.ModeRead)
+	near.Select, near.Role = selector(t, "zone in (a, b), !archive"), topology.RoleSync
+	near.MaxLagTime, near.Fallback = 5*time.Second, topology.FallbackStale
+	near.RequireStreaming, near.WeightByLag, near.PreferZone = false, false, true
+	near.Weights = Weights{"n1": 100, "n2": 1}
+	near.Sessions = Sessions{topology.CodeLag: topology.Down, topology.CodeTimeline: topology.Drain}
+	half := defaultPool("half", topology.ModeRead)
+	half.FallbackWeight, half.PreferZone = 50, false
+	main.Pools = Pools{rw, replica, reports, near, half}
+	return main
+}
+
+func TestParseFullClusters(t *testing.T) {
+	c := parseFull(t)
+	compare(t, []string{"main", "other", "third", "fourth", "fifth"}, c.ClusterNames())
+
+	main := fullMain(t, c.Postgres)
 	compare(t, main, c.Clusters[0])
 	compare(t, "db/prod/", main.Patroni.KeyPrefix())
-	compare(t, ListenAddress("0.0.0.0:5000"), c.EnvoyListen(rw))
+	compare(t, ListenAddress("0.0.0.0:5000"), c.EnvoyListen(main.Pools[0]))
 	compare(t, ListenAddress(""), c.EnvoyListen(Pool{}))
 
 	other := defaultCluster("other", c.Postgres)
-	other.Policy.KillAfter = 30 * time.Second
+	other.Policy.KillAfter, other.Policy.HoldMax = 30*time.Second, 25*time.Second
 	other.Nodes = Nodes{
 		{Name: "n2", Address: topology.Address{Host: "fd00::2", Port: 5432}, Tags: map[string]string{"zone": "a", "nofailover": "true", "build": "012"}},
 		{Name: "n1", Address: topology.Address{Host: "db1.example", Port: 5433}},
@@ -127,27 +154,6 @@ func TestParseFullClusters(t *testing.T) {
 	compare(t, "/etc/pgsteer/nodes/fourth.yaml", c.Clusters[3].Inventory)
 	if c.Clusters[3].Postgres.User != "probe" {
 		t.Error("a cluster did not begin with the shared postgres section, which stands after the clusters")
-	}
-}
-
-// TestPoolModeSetsDefaults: a pool begins as topology's pool of its mode.
-func TestPoolModeSetsDefaults(t *testing.T) {
-	for _, tt := range []struct {
-		text string
-		want topology.Pool
-	}{
-		{"w: {mode: write}", topology.DefaultPool("w", topology.ModeWrite)},
-		{"r: {mode: read}", topology.DefaultPool("r", topology.ModeRead)},
-		{"primary:", topology.DefaultPool("primary", topology.ModeWrite)},
-		{"replica: {}", topology.DefaultPool("replica", topology.ModeRead)},
-		{"primary: {mode: read}", topology.DefaultPool("primary", topology.ModeRead)},
-	} {
-		c, err := Parse("x", []byte("clusters: {main: {nodes: {a: 10.0.0.1:5432}, pools: {"+tt.text+"}}}"))
-		if err != nil {
-			t.Errorf("%s: %v", tt.text, err)
-			continue
-		}
-		compare(t, []topology.Pool{tt.want}, c.Policy("main").Pools)
 	}
 }
 
@@ -188,7 +194,7 @@ clusters:
   main:
     nodes: {n1: 10.0.0.1:5432}
     policy: {silent_after: 2s, evidence_max_age: 2s, kill_after: 2s, min_down: 100ms}
-    pools: {replica: {max_lag: 1GB, max_lag_hard: 1GB}}
+    pools: {replica: {max_lag: 1GB, max_lag_hard: 1GB, prefer_zone: false}}
 `))
 	if err != nil {
 		t.Error(err)

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -23,6 +24,8 @@ const (
 	kindFile      = "file"      // a path that must be readable when the config is loaded
 	kindSocket    = "socket"    // a UNIX socket's path or host:port on loopback
 	kindArguments = "arguments" // of a command; may hold line breaks
+	kindPercent   = "percent"   // a whole number from 1 to 100
+	kindPort      = "port"      // a whole number from 1 to 65535
 )
 
 func isScalar(v reflect.Value) bool {
@@ -30,7 +33,7 @@ func isScalar(v reflect.Value) bool {
 		return true
 	}
 	switch v.Kind() {
-	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64:
+	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64, reflect.Uint16, reflect.Uint64, reflect.Float64:
 		return true
 	default:
 		return false
@@ -58,10 +61,13 @@ func (d *decoder) setScalar(p path, n *yaml.Node, v reflect.Value, kind string) 
 	s := n.Value
 	if allowed := words(v.Interface()); allowed != nil {
 		if !slices.Contains(allowed, s) {
-			return fmt.Errorf("%s", unknownWord(s, allowed))
+			return fmt.Errorf("%s", UnknownWord(s, allowed))
 		}
 		v.SetString(s)
 		return nil
+	}
+	if most := limits[kind]; most != 0 {
+		return setCounted(v, s, most)
 	}
 	switch x := v.Addr().Interface().(type) {
 	case *time.Duration:
@@ -74,6 +80,9 @@ func (d *decoder) setScalar(p path, n *yaml.Node, v reflect.Value, kind string) 
 		return setBool(x, s)
 	case *int:
 		return setInt(x, s)
+	}
+	if v.Kind() != reflect.String {
+		return setNumber(v, s)
 	}
 	text, err := d.text(p, n, kind)
 	if err == nil {
@@ -176,13 +185,52 @@ func setBool(dst *bool, s string) error {
 	return nil
 }
 
+// maxCount is far above all that is counted here.
+const maxCount = 1_000_000
+
 func setInt(dst *int, s string) error {
-	const most = 1_000_000 // nothing that is counted here comes near
 	v, err := strconv.Atoi(s)
-	if err != nil || v < 0 || v > most || strings.HasPrefix(s, "+") || len(s) > 1 && s[0] == '0' {
-		return fmt.Errorf("%s is not a whole number from 0 to %d", quote(s), most)
+	if err != nil || v < 0 || v > maxCount || strings.HasPrefix(s, "+") || len(s) > 1 && s[0] == '0' {
+		return fmt.Errorf("%s is not a whole number from 0 to %d", quote(s), maxCount)
 	}
 	*dst = v
+	return nil
+}
+
+// limits are the highest numbers of the type tags that count from 1.
+var limits = map[string]int{kindPercent: 100, kindPort: math.MaxUint16}
+
+func setCounted(v reflect.Value, s string, most int) error {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > most || s[0] == '+' || s[0] == '0' {
+		return fmt.Errorf("%s is not a whole number from 1 to %d", quote(s), most)
+	}
+	v.Set(reflect.ValueOf(n).Convert(v.Type()))
+	return nil
+}
+
+// setNumber sets a number of any other type.
+func setNumber(v reflect.Value, s string) (err error) {
+	switch v.Kind() {
+	case reflect.Float64:
+		var f float64
+		if f, err = strconv.ParseFloat(s, 64); err != nil {
+			return fmt.Errorf("%s is not a number", quote(s))
+		}
+		v.SetFloat(f)
+	case reflect.Int64:
+		var i int64
+		if i, err = strconv.ParseInt(s, 10, 64); err != nil {
+			return fmt.Errorf("%s is not a whole number", quote(s))
+		}
+		v.SetInt(i)
+	default:
+		var u uint64
+		if u, err = strconv.ParseUint(s, 10, v.Type().Bits()); err != nil {
+			return fmt.Errorf("%s is not a whole number from 0 to %d", quote(s), uint64(math.MaxUint64)>>(64-v.Type().Bits()))
+		}
+		v.SetUint(u)
+	}
 	return nil
 }
 
@@ -203,30 +251,48 @@ func checkHost(host string) error {
 // typeWord names a type in the manual and in faults.
 type typeWord string
 
+const (
+	typeText     typeWord = "text"
+	typeBool     typeWord = "true, false"
+	typeNumber   typeWord = "number"
+	typeDuration typeWord = "duration"
+	typeSize     typeWord = "size"
+	typeAddress  typeWord = "address"
+	typeNode     typeWord = "cluster/node"
+	typeFileMode typeWord = "file mode"
+	typeSelector typeWord = "selector"
+)
+
 func typeName(v reflect.Value, kind string) typeWord {
 	if allowed := words(v.Interface()); allowed != nil {
-		return typeWord(strings.Join(allowed, ", "))
+		return typeWord(list(allowed))
 	}
 	switch v.Addr().Interface().(type) {
 	case *time.Duration:
-		return "duration"
+		return typeDuration
 	case *topology.Size:
-		return "size"
+		return typeSize
 	case *topology.Address, *ListenAddress:
-		return "address"
+		return typeAddress
 	case *NodeRef:
-		return "cluster/node"
+		return typeNode
 	case *FileMode:
-		return "file mode"
+		return typeFileMode
+	case *topology.Selector:
+		return typeSelector
 	case *bool:
-		return "true, false"
-	case *int:
-		return "number"
+		return typeBool
+	}
+	if limits[kind] != 0 {
+		return typeWord(kind)
+	}
+	if v.CanInt() || v.CanUint() || v.CanFloat() {
+		return typeNumber
 	}
 	if v.Kind() == reflect.String && (kind == kindPath || kind == kindFile || kind == kindSocket) {
 		return typeWord(kind)
 	}
-	return "text"
+	return typeText
 }
 
 // article puts the type into a sentence.
@@ -234,14 +300,17 @@ func (t typeWord) article() string {
 	switch {
 	case strings.Contains(string(t), ","):
 		return "one of " + string(t)
-	case t == "address":
+	case t == typeAddress:
 		return "an address (host:port)"
-	case t == "cluster/node":
+	case t == typeNode:
 		return "a node (cluster/node)"
-	case t == "duration":
+	case t == typeDuration:
 		return "a duration such as 2s"
-	case t == "size":
+	case t == typeSize:
 		return "a size such as 64MB"
 	}
 	return "a " + string(t)
 }
+
+// list writes words with commas.
+func list(words []string) string { return strings.Join(words, ", ") }

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -90,6 +91,7 @@ func (c *Config) check(s scope) {
 	c.Consul.check(s.in("consul"))
 	c.Postgres.check(s.in("postgres"))
 	c.Clusters.check(s)
+	c.checkZone(s)
 	c.checkLocal(s)
 	c.HAProxy.check(s.in("haproxy"))
 	c.Envoy.check(s.in("envoy"))
@@ -176,6 +178,41 @@ func (p Postgres) check(s scope) {
 	s.positive("connect_timeout", p.ConnectTimeout)
 	s.positive("query_timeout", p.QueryTimeout)
 	s.positive("login_every", p.LoginEvery)
+	if err := checkTable(p.WriteProbe); err != nil {
+		s.fault("write_probe", "%v", err)
+	}
+}
+
+// identifier is a name that SQL takes without quotes and as it is written.
+var identifier = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+// checkTable accepts nothing, a table, or schema.table.
+func checkTable(name string) error {
+	if name == "" {
+		return nil
+	}
+	parts := strings.Split(name, ".")
+	for _, part := range parts {
+		if !identifier.MatchString(part) || len(parts) > 2 {
+			return fmt.Errorf("%s is no table such as pgsteer.heartbeat: one or two names of lower-case letters, digits and underscores", quote(name))
+		}
+	}
+	return nil
+}
+
+// checkZone refuses a preference for a zone that nobody named.
+func (c *Config) checkZone(s scope) {
+	if c.Zone != "" {
+		return
+	}
+	for _, cl := range c.Clusters {
+		for _, p := range cl.Pools {
+			in := s.in("clusters").in(cl.Name).in("pools").in(p.Name)
+			if p.PreferZone && p.Mode == topology.ModeRead && in.written("prefer_zone") && !s.d.unsound["zone"] {
+				in.fault("prefer_zone", "prefer_zone has no effect without `zone` at the top of the file, which says where this host stands")
+			}
+		}
+	}
 }
 
 func (c *Config) checkLocal(s scope) {
@@ -184,7 +221,7 @@ func (c *Config) checkLocal(s scope) {
 	}
 	cl, ok := c.Cluster(c.Local.Cluster)
 	if !ok {
-		s.fault("local", "no such cluster: %s", unknownWord(c.Local.Cluster, c.ClusterNames()))
+		s.fault("local", "no such cluster: %s", UnknownWord(c.Local.Cluster, c.ClusterNames()))
 		return
 	}
 	if cl.Authority != topology.AuthorityNone || cl.Inventory != "" {
@@ -198,7 +235,7 @@ func (c *Config) checkLocal(s scope) {
 		names = append(names, n.Name)
 	}
 	if !s.d.unsound[s.in("clusters").in(cl.Name).in("nodes").at] {
-		s.fault("local", "no such node in cluster %s: %s", cl.Name, unknownWord(c.Local.Node, names))
+		s.fault("local", "no such node in cluster %s: %s", cl.Name, UnknownWord(c.Local.Node, names))
 	}
 }
 

@@ -3,14 +3,9 @@ package config
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
-
-// minMinDown keeps a lost writer down long enough for balancers that ask as
-// often as several times a second to see it.
-const minMinDown = 100 * time.Millisecond
 
 func (cs Clusters) check(s scope) {
 	keys := make(map[string]string) // where Patroni's keys lie -> cluster
@@ -48,7 +43,9 @@ func (c Cluster) check(s scope) {
 	}
 	c.Nodes.check(s, "nodes")
 	c.Policy.check(s.in("policy"))
+	c.checkWriteProbe(s)
 	c.Pools.check(s)
+	c.checkWeights(s)
 	if s.written("postgres") {
 		c.Postgres.check(s.in("postgres"))
 	}
@@ -106,25 +103,6 @@ func (ns Nodes) check(s scope, key string) {
 	}
 }
 
-func (p Policy) check(s scope) {
-	s.positive("silent_after", p.SilentAfter)
-	s.positive("kill_after", p.KillAfter)
-	s.positive("refused_confirm", p.RefusedConfirm)
-	s.positive("evidence_max_age", p.EvidenceMaxAge)
-	s.positive("authority_max_age", p.AuthorityMaxAge)
-	s.positive("return_after", p.ReturnAfter)
-	s.positive("paused_grace", p.PausedGrace)
-	s.positive("streaming_grace", p.StreamingGrace)
-	s.positive("lag_unknown_after", p.LagUnknownAfter)
-	if p.MinDown < minMinDown {
-		s.fault("min_down", "min_down %s is below %s: no balancer would see that the writer was lost", p.MinDown, minMinDown)
-	}
-	if p.SilentAfter > p.KillAfter {
-		faultAt([]place{{s, "kill_after"}, {s, "silent_after"}},
-			"silent_after %s is above kill_after %s: a node stops taking sessions before it loses those it has", p.SilentAfter, p.KillAfter)
-	}
-}
-
 // place is a key that a fault may be shown at.
 type place struct {
 	in  scope
@@ -144,76 +122,4 @@ func faultAt(places []place, format string, args ...any) {
 		}
 	}
 	at.in.fault(at.key, format, args...)
-}
-
-// checkTiming compares the policy with the probes it lives on: an answer may
-// come an interval and a whole timeout after the last one, and a node that is
-// merely slow must not count as silent.
-func (c Cluster) checkTiming(s, shared scope) {
-	slowest := c.Postgres.Interval + c.Postgres.QueryTimeout
-	for _, limit := range []struct {
-		key string
-		is  time.Duration
-	}{
-		{"silent_after", c.Policy.SilentAfter},
-		{"evidence_max_age", c.Policy.EvidenceMaxAge},
-	} {
-		if limit.is <= 0 || limit.is >= slowest {
-			continue
-		}
-		c.timingFault(s, shared, limit.key, limit.is)
-	}
-}
-
-func (c Cluster) timingFault(s, shared scope, key string, limit time.Duration) {
-	places := []place{
-		{s.in("policy"), key},
-		{s.in("postgres"), "interval"},
-		{s.in("postgres"), "query_timeout"},
-		{shared, "interval"},
-		{shared, "query_timeout"},
-	}
-	faultAt(places, "%s %s is below interval + query_timeout (%s + %s) of the probes: a slow answer would count as none",
-		key, limit, c.Postgres.Interval, c.Postgres.QueryTimeout)
-}
-
-func (ps Pools) check(s scope) {
-	if len(ps) == 0 {
-		s.fault("pools", "there is no pool, nothing would be steered")
-	}
-	names := make(map[string]string)
-	for _, p := range ps {
-		in := s.in("pools").in(p.Name)
-		in.folded(names, "pool", p.Name)
-		if p.Mode == topology.ModeWrite {
-			p.checkWrite(in)
-		} else {
-			p.checkRead(in)
-		}
-	}
-}
-
-// checkWrite refuses what has no meaning for the one writer: the lag rules are
-// about nodes in recovery.
-func (p Pool) checkWrite(s scope) {
-	const only = "%s has no meaning in a pool with `mode: write`, the writer is never judged by lag"
-	if p.Fallback != topology.FallbackNone {
-		s.fault("fallback", "a pool with `mode: write` has no fallback: there is at most one writer, and nobody stands in for it")
-	}
-	if p.MaxLag != 0 {
-		s.fault("max_lag", only, "max_lag")
-	}
-	if p.MaxLagHard != 0 {
-		s.fault("max_lag_hard", only, "max_lag_hard")
-	}
-	if p.MinReplicas != 0 {
-		s.fault("min_replicas", only, "min_replicas")
-	}
-}
-
-func (p Pool) checkRead(s scope) {
-	if p.MaxLag != 0 && p.MaxLagHard != 0 && p.MaxLag > p.MaxLagHard {
-		faultAt([]place{{s, "max_lag"}, {s, "max_lag_hard"}},
-			"max_lag %s is above max_lag_hard %s: the soft limit comes first (0 means no limit)", p.MaxLag, p.MaxLagHard)
-	}
 }

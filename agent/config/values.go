@@ -118,7 +118,15 @@ func words(v any) []string {
 	case topology.Mode:
 		return texts(topology.ModeWrite, topology.ModeRead)
 	case topology.Fallback:
-		return texts(topology.FallbackNone, topology.FallbackPrimary)
+		return texts(topology.FallbackNone, topology.FallbackPrimary, topology.FallbackStale)
+	case topology.Role:
+		return texts(topology.RoleSync, topology.RoleAsync, topology.RoleQuorum, topology.RoleStandbyLeader, topology.RoleDelayed)
+	case topology.PortCheck:
+		return texts(topology.PortCheckNone, topology.PortCheckConnect, topology.PortCheckPgBouncer)
+	case topology.WriteStall:
+		return texts(topology.StallAlarm, topology.StallDrain)
+	case sessionsWord:
+		return texts(sessionsKeep, sessionsEnd)
 	}
 	return nil
 }
