@@ -245,6 +245,6 @@ func sameSaved(a, b topology.Saved) bool {
 		return x.Name == y.Name && x.Address == y.Address && maps.Equal(x.Tags, y.Tags)
 	}
 	return a.Cluster == b.Cluster && a.Writer == b.Writer && a.SystemID == b.SystemID && a.Timeline == b.Timeline &&
-		slices.EqualFunc(a.Nodes, b.Nodes, sameNode) &&
+		slices.EqualFunc(a.Nodes, b.Nodes, sameNode) && maps.EqualFunc(a.Lost, b.Lost, time.Time.Equal) &&
 		maps.EqualFunc(a.Verdicts, b.Verdicts, maps.Equal[map[string]topology.Verdict, map[string]topology.Verdict])
 }

@@ -166,3 +166,43 @@ func TestRefusedOnceThenAlive(t *testing.T) {
 	w.ask("a")
 	w.want("primary", "a=up/saturated")
 }
+
+// TestRefusalsAroundLife: refusals count together only while nothing between
+// them shows life, and what was confirmed stays until an answer.
+func TestRefusalsAroundLife(t *testing.T) {
+	w := settled(t, patroni)
+	refuse := func(after time.Duration) {
+		w.pass(after)
+		w.fail("a", topology.FailRefused, topology.ProbeFull)
+	}
+	refuse(0)
+	refuse(10 * ms)
+	w.pass(10 * ms)
+	w.fail("a", topology.FailSlots, topology.ProbeFull)
+	refuse(sec)
+	w.want("primary", "a=drain/refused")
+	refuse(60 * ms)
+	w.want("primary", "a=down/refused")
+	w.pass(ms)
+	w.fail("a", topology.FailSlots, topology.ProbeFull)
+	w.pass(2 * sec)
+	w.want("primary", "a=down/refused")
+}
+
+// TestAnswerOlderThanRefusal: an answer to a question from before the refusals is
+// no newer word than they are.
+func TestAnswerOlderThanRefusal(t *testing.T) {
+	w := settled(t, patroni)
+	asked, p := w.now, *w.truth("a")
+	p.Node = "a"
+	for range 2 {
+		w.pass(100 * ms)
+		w.fail("a", topology.FailRefused, topology.ProbeFull)
+	}
+	w.want("primary", "a=down/refused")
+	w.pass(1100 * ms)
+	w.fold(pgSource("a"), topology.Observation{AskedAt: asked, At: w.now, Probe: &p})
+	w.want("primary", "a=down/refused")
+	w.ask("a")
+	w.want("primary", "a=up/writer")
+}

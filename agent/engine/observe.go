@@ -2,6 +2,7 @@ package engine
 
 import (
 	"slices"
+	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -65,7 +66,9 @@ func (s *State) observeProbe(o topology.Observation) {
 	if !told || o.AskedAt.Mono < n.roleAt {
 		return
 	}
-	n.answered(o.At.Mono)
+	if o.AskedAt.Mono >= n.refusedTo { // else a refusal is the newer word
+		n.answered(o.At.Mono)
+	}
 	s.heard(o.At.Mono)
 	if n.inRecovery != p.InRecovery || n.readOnly != p.ReadOnly {
 		s.hintAt = o.At.Mono
@@ -95,11 +98,19 @@ func (s *State) heard(at topology.Mono) {
 // answered ends every failure that an answer disproves.
 func (n *node) answered(at topology.Mono) {
 	if n.refusedTo > n.refusedSeen {
-		n.refusedFor = max(n.refusedFor, n.refusedTo.Sub(n.refusedAt))
+		n.refusedFor = max(n.refusedFor, n.refusedSpan())
 	}
 	n.answeredAt, n.failure = at, nil
-	n.failingAt, n.failedAt, n.refusedAt, n.refusedTo = 0, 0, 0, 0
+	n.failingAt, n.failedAt, n.refusedAt, n.refusedTo, n.refusedPast = 0, 0, 0, 0, 0
 	n.refusedOnce, n.startingAt, n.silentAt, n.killed, n.aliveAt = 0, 0, 0, false, 0
+}
+
+// refusedSpan is the longest time between refusals with no sign of life between.
+func (n *node) refusedSpan() time.Duration {
+	if n.refusedAt == 0 {
+		return n.refusedPast
+	}
+	return max(n.refusedPast, n.refusedTo.Sub(n.refusedAt))
 }
 
 // foreign: another cluster's server answers at the node's address.
@@ -183,9 +194,9 @@ func (n *node) classify(c topology.FailureClass, at topology.Mono) {
 		n.refusedTo = at
 	case c == topology.FailStarting || alive(c):
 		n.aliveAt = at
-		if n.refusedTo == n.refusedAt {
-			n.refusedAt, n.refusedTo = 0, 0 // a single refusal was not confirmed
-		}
+		// Refusals are confirmed by refusals alone: after a sign of life the next one
+		// is the first again. A span that was long enough stays until an answer.
+		n.refusedPast, n.refusedAt = n.refusedSpan(), 0
 	}
 	if c == topology.FailSlots {
 		n.slotsAt = at

@@ -242,6 +242,7 @@ func TestReturning(t *testing.T) {
 	w.run(3 * sec)
 	w.want("replica", "b=down/refused")
 	w.answers("b")
+	w.pass(2 * ms)
 	w.askAll()
 	w.want("replica", "b=down/returning")
 	w.fail("b", topology.FailStarting, topology.ProbeFull)

@@ -369,3 +369,40 @@ func TestSourcesExchangedWithANewNode(t *testing.T) {
 		w.want("primary", "a=down d=up/writer")
 	}
 }
+
+// TestRestartKeepsMinDown: a loss of the writer role outlives the process, so
+// that balancers see it.
+func TestRestartKeepsMinDown(t *testing.T) {
+	for _, kind := range []topology.AuthorityKind{patroni, none} {
+		w := settled(t, kind)
+		w.become("a", standby(5))
+		w.ask("a")
+		w.want("primary", "a=down")
+		w.become("a", primary(5))
+		lost := w.now.Mono
+		w.restart()
+		for w.now.Mono.Sub(lost) < w.p.MinDown-30*ms {
+			w.run(20 * ms)
+			w.askAll()
+			w.wantWriter("")
+		}
+		w.run(100 * ms)
+		w.askAll()
+		w.want("primary", "a=up/writer")
+	}
+}
+
+// TestRestartWithClockSetBack: a loss in the future is one of now.
+func TestRestartWithClockSetBack(t *testing.T) {
+	w := settled(t, patroni)
+	w.become("a", standby(5))
+	w.ask("a")
+	w.decide()
+	w.become("a", primary(5))
+	w.now.Wall = w.now.Wall.Add(-time.Hour)
+	w.restart()
+	w.askAll()
+	w.want("primary", "a=down/min_down")
+	w.run(1100 * ms)
+	w.want("primary", "a=up/writer")
+}

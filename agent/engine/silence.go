@@ -63,7 +63,7 @@ func (r *round) declareSilence() {
 
 // refused: nobody listens, confirmed by a second attempt.
 func (r *round) refused(n *node) bool {
-	return n.refusedAt != 0 && n.refusedTo.Sub(n.refusedAt) >= r.p.RefusedConfirm
+	return n.refusedOnce != 0 && n.refusedSpan() >= r.p.RefusedConfirm
 }
 
 // wasRefused: it was so between the last decision and this one.
@@ -81,7 +81,7 @@ func (n *node) writable() bool {
 func (r *round) gone(n *node, killSilent bool) (effect, bool) {
 	switch word := r.lastWord(n); {
 	case r.wasRefused(n):
-		return r.effect(topology.Down, topology.CodeRefused, n.refusedAt, "connection refused"), true
+		return r.effect(topology.Down, topology.CodeRefused, n.refusedOnce, "connection refused"), true
 	case n.refusedOnce != 0 && n.silentAt == 0 && !killSilent:
 		// Not confirmed, so nobody is cut. But a server that is restarted as a
 		// standby listens again within milliseconds, and must not be let in on.

@@ -53,8 +53,8 @@ type State struct {
 	isolated  topology.Tri
 
 	holder  holder
-	lost    map[string]topology.Mono // when a node lost the writer role
-	decided bool                     // a writer has been admitted since the start
+	lost    map[string]topology.Clock // when a node lost the writer role
+	decided bool                      // a writer has been admitted since the start
 
 	planned   topology.Mono // when Decide asked to be woken
 	heardAt   topology.Mono // first sign of life of any node
@@ -114,7 +114,8 @@ type node struct {
 	// Since the last answer; only an answer ends these.
 	failure              *topology.Failure
 	failingAt, failedAt  topology.Mono // first and last failure
-	refusedAt, refusedTo topology.Mono // first and last refusal in a row
+	refusedAt, refusedTo topology.Mono // first and last refusal with no sign of life between
+	refusedPast          time.Duration // longest such span before
 	refusedOnce          topology.Mono // first refusal, whatever other failure followed
 	aliveAt              topology.Mono // last failure that proves life (no slot, bad password …)
 	startingAt           topology.Mono // first 57P03
@@ -150,7 +151,7 @@ func NewState(o Options) *State {
 		lists:   make(map[topology.SourceID][]topology.Node),
 		missing: make(map[string]topology.Mono),
 		nodes:   make(map[string]*node),
-		lost:    make(map[string]topology.Mono),
+		lost:    make(map[string]topology.Clock),
 
 		timelines: make(map[uint64]topology.Timeline),
 	}
@@ -161,6 +162,11 @@ func NewState(o Options) *State {
 	s.learnTimeline(s.systemID, o.Saved.Timeline)
 	s.lists[topology.SourceID{Kind: sourceSaved}] = o.Saved.Nodes
 	s.mergeNodes(o.Start.Mono)
+	for name, at := range o.Saved.Lost {
+		// A wall clock that was set back makes no loss younger than the start.
+		ago := max(0, o.Start.Wall.Sub(at))
+		s.lost[name] = topology.Clock{Mono: o.Start.Mono.Add(-ago), Wall: at}
+	}
 	if w := s.nodes[o.Saved.Writer]; w != nil {
 		s.holder = holder{name: w.Name, address: w.Address, since: o.Start, timeline: o.Saved.Timeline, restored: true}
 	}
@@ -269,6 +275,12 @@ func (s *State) Save(now topology.Clock) topology.Saved {
 		Version: 1, Cluster: s.cluster, Writer: s.holder.name,
 		SystemID: s.systemID, Timeline: s.timelines[s.systemID], Nodes: s.Nodes(), SavedAt: now.Wall,
 		Verdicts: make(map[string]map[string]topology.Verdict),
+	}
+	for name, at := range s.lost {
+		if out.Lost == nil {
+			out.Lost = make(map[string]time.Time)
+		}
+		out.Lost[name] = at.Wall
 	}
 	if s.last == nil {
 		return out

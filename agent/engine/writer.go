@@ -37,7 +37,7 @@ func (r *round) dropHolder() {
 	case h.name == "":
 	case n == nil && !r.s.complete(): // a list is missing; wait for the sources
 	case n == nil || r.contrary(n):
-		r.s.lost[h.name] = r.now.Mono
+		r.s.lost[h.name] = r.now
 		r.s.holder = holder{}
 	}
 }
@@ -187,7 +187,7 @@ func (r *round) unfit(n *node) (effect, bool) {
 		return e, true
 	}
 	lost, ok := r.s.lost[n.Name]
-	return r.effect(topology.Down, topology.CodeMinDown, lost, "was lost as writer"), ok && !r.since(lost, r.p.MinDown)
+	return r.effect(topology.Down, topology.CodeMinDown, lost.Mono, "was lost as writer"), ok && !r.since(lost.Mono, r.p.MinDown)
 }
 
 // unproven: knowledge is missing. Before the first decision the node may be the

@@ -87,6 +87,7 @@ func TestContraryBetweenDecisions(t *testing.T) {
 	w.fail("b", topology.FailRefused, topology.ProbeFull)
 	w.pass(100 * ms)
 	w.fail("b", topology.FailRefused, topology.ProbeFull)
+	w.pass(2 * ms)
 	w.ask("b")
 	w.want("replica", "b=down/refused")
 	w.want("replica", "b=down/returning")

@@ -249,4 +249,6 @@ type Saved struct {
 	SavedAt  time.Time `json:"saved_at"`
 	// Verdicts by pool and node, for those who repeat the saved verdict while undecided.
 	Verdicts map[string]map[string]Verdict `json:"verdicts"`
+	// Lost says when a node lost the writer role, until it has it again.
+	Lost map[string]time.Time `json:"lost,omitempty"`
 }
