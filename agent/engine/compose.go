@@ -100,7 +100,7 @@ func (r *round) compose() *topology.Snapshot {
 	}
 	for i, pool := range r.p.Pools {
 		pr := &r.pools[i]
-		pv := topology.PoolVerdicts{Pool: pool.Name, Mode: pool.Mode, Fallback: pr.fallback}
+		pv := topology.PoolVerdicts{Pool: pool.Name, Mode: pool.Mode, Fallback: pr.fallback, ChangedAt: r.now.Wall}
 		for j, n := range r.nodes {
 			pv.Nodes = append(pv.Nodes, topology.NodeVerdict{
 				Node: n.Name, Address: offered(pool, n), Verdict: harshest(pr.effects[j]), Weight: pr.weights[j], Reasons: r.reasons(pr.effects[j]),
@@ -151,18 +151,29 @@ func urgent(last, next *topology.Snapshot) bool {
 	return false
 }
 
-// keepSince carries over since when a reason holds.
+// keepSince carries over since when a reason holds and a pool is as it is.
 func keepSince(last, next *topology.Snapshot) {
-	for _, p := range next.Pools {
+	for i := range next.Pools {
+		p := &next.Pools[i]
 		old, _ := last.Pool(p.Pool)
+		same := len(old.Nodes) == len(p.Nodes)
 		for _, n := range p.Nodes {
 			was, _ := old.Verdict(n.Node)
-			for i := range n.Reasons {
-				for _, w := range was.Reasons {
-					if w.Code == n.Reasons[i].Code && w.Since.Before(n.Reasons[i].Since) {
-						n.Reasons[i].Since = w.Since
-					}
-				}
+			same = same && was.Verdict == n.Verdict && was.Weight == n.Weight && was.Address == n.Address && was.Reason().Code == n.Reason().Code
+			keepOldest(was.Reasons, n.Reasons)
+		}
+		if same {
+			p.ChangedAt = old.ChangedAt
+		}
+	}
+	keepOldest(last.Alarms, next.Alarms)
+}
+
+func keepOldest(was, is []topology.Reason) {
+	for i := range is {
+		for _, w := range was {
+			if w.Code == is[i].Code && w.Since.Before(is[i].Since) {
+				is[i].Since = w.Since
 			}
 		}
 	}

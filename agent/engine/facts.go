@@ -20,6 +20,10 @@ func Facts(s *State, now topology.Clock) *topology.Facts {
 			LoginAt: n.loginAt, Lag: n.lag, Member: n.member,
 			WriteAt: n.writeAt, WriteFailingAt: n.writeFailAt, Ports: n.portFacts(),
 		}
+		if nf := f.Nodes[name]; n.failure == nil && n.loginFailure != nil {
+			nf.Failure = n.loginFailure // the kept session lives, and nobody could log in anew
+			f.Nodes[name] = nf
+		}
 		if n.writable() {
 			f.Claims = append(f.Claims, name)
 		}

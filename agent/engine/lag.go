@@ -117,11 +117,9 @@ func (r *round) measure() {
 	}
 }
 
-// unstreamed: it has an upstream and no receiver. A receiver that may not be
-// seen is no missing one (field report P3).
-func unstreamed(n *node) bool {
-	return n.full.Receiver.Running == topology.No && n.full.Upstream != topology.No
-}
+// unstreamed: it has no receiver. One that may not be seen is not missing (field
+// report P3).
+func unstreamed(n *node) bool { return n.full.Receiver.Running == topology.No }
 
 // pathBroken: it streams from a standby of the cluster that receives nothing
 // itself, directly or further up.

@@ -23,7 +23,8 @@ func (r *round) judgeLag(s seat) {
 	p, t := s.pool, s.t
 	hard := p.MaxLagHard > 0 && bytes > p.MaxLagHard
 	over := hard || p.MaxLag > 0 && bytes > p.MaxLag || p.MaxLagTime > 0 && late > p.MaxLagTime
-	under := s.n.lag.Known == topology.Yes && (p.MaxLag == 0 || bytes <= p.MaxLag/2) &&
+	_, troubled := r.trouble(s, atOnce)
+	under := !troubled && s.n.failingAt == 0 && s.n.lag.Known == topology.Yes && (p.MaxLag == 0 || bytes <= p.MaxLag/2) &&
 		(p.MaxLagTime == 0 || late <= p.MaxLagTime/2) && (p.MaxLagHard == 0 || bytes <= p.MaxLagHard/2)
 	r.mark(&t.overHardAt, hard)
 	r.mark(&t.overAt, over)

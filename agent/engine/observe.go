@@ -25,7 +25,9 @@ func Observe(s *State, o topology.Observation) {
 		s.observeFailure(o, src)
 		return
 	}
-	src.okAt, src.failingAt, src.failure = o.At.Mono, 0, nil
+	if o.Port == nil && (o.Probe == nil || telling(o.Probe.Kind)) {
+		src.okAt, src.failingAt, src.failure = o.At.Mono, 0, nil
+	}
 	if o.Nodes != nil && (len(o.Nodes.Nodes) > 0 || o.Nodes.ConfirmedEmpty) {
 		s.listed(o.Source, o.Nodes.Nodes, o.At.Mono)
 	}
@@ -46,6 +48,10 @@ func Observe(s *State, o topology.Observation) {
 	}
 }
 
+// telling: by this way of asking the source tells about the node; the others
+// prove one thing each, and say nothing of the source's health.
+func telling(k topology.ProbeKind) bool { return k == topology.ProbeFull || k == topology.ProbeRole }
+
 func (s *State) observeProbe(o topology.Observation) {
 	p := o.Probe
 	n := s.nodes[p.Node]
@@ -55,7 +61,7 @@ func (s *State) observeProbe(o topology.Observation) {
 	if p.Kind == topology.ProbeLogin {
 		// It proves the postmaster and no more: a server that lets us in and then
 		// answers no question is silent all the same.
-		n.loginAt, n.loginFail = o.At.Mono, 0
+		n.loginAt, n.loginFail, n.loginFailure = o.At.Mono, 0, nil
 		return
 	}
 	if p.Kind == topology.ProbeWrite {
@@ -100,7 +106,7 @@ func (n *node) answered(at topology.Mono) {
 	if n.refusedTo > n.refusedSeen {
 		n.refusedFor = max(n.refusedFor, n.refusedSpan())
 	}
-	n.answeredAt, n.failure = at, nil
+	n.answeredAt, n.failure, n.unprovenAt = at, nil, 0
 	n.failingAt, n.failedAt, n.refusedAt, n.refusedTo, n.refusedPast = 0, 0, 0, 0, 0
 	n.refusedOnce, n.startingAt, n.silentAt, n.killed, n.aliveAt = 0, 0, 0, false, 0
 }
@@ -130,9 +136,11 @@ func (s *State) learnTimeline(id uint64, timelines ...topology.Timeline) {
 // earlier failure proved stands until an answer ends it.
 func (s *State) observeFailure(o topology.Observation, src *source) {
 	f, at, first := o.Failure, o.At.Mono, src.failingAt == 0
-	src.failure = f
-	if first {
-		src.failingAt = at
+	if f.Asked == "" || telling(f.Asked) {
+		src.failure = f
+		if first {
+			src.failingAt = at
+		}
 	}
 	if o.Source.Kind != topology.SourcePostgres {
 		if first {
@@ -146,7 +154,7 @@ func (s *State) observeFailure(o topology.Observation, src *source) {
 	case f.Class == topology.FailLocal:
 		n.localAt = at
 	case f.Asked == topology.ProbeLogin:
-		n.loginFailed(f.Class, at)
+		n.loginFailed(f, at)
 	case f.Asked == topology.ProbeWrite:
 		n.writeFailed(f.Class, at)
 	case f.Asked == topology.ProbePort:
@@ -165,11 +173,12 @@ func (s *State) observeFailure(o topology.Observation, src *source) {
 
 // loginFailed folds a fresh login that failed beside the kept session. A server
 // that refuses it by word (no slot, bad password) has a working postmaster.
-func (n *node) loginFailed(c topology.FailureClass, at topology.Mono) {
-	if c == topology.FailSlots {
+func (n *node) loginFailed(f *topology.Failure, at topology.Mono) {
+	n.loginFailure = f
+	if f.Class == topology.FailSlots {
 		n.slotsAt = at
 	}
-	if !alive(c) && n.loginFail == 0 {
+	if !alive(f.Class) && n.loginFail == 0 {
 		n.loginFail = at
 	}
 }

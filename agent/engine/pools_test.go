@@ -670,3 +670,27 @@ func TestChangedInitializeKey(t *testing.T) {
 	w.want("replica", "b=up c=down/identity")
 	w.wantAlarms()
 }
+
+// TestLagIsNotAllThatIsOwed: a lag that was small meanwhile lets nobody in who
+// was out for another reason a moment ago.
+func TestLagIsNotAllThatIsOwed(t *testing.T) {
+	w := settled(t, patroni)
+	w.write(100 * mb)
+	w.behind("b", 0)
+	w.run(5 * sec)
+	w.want("replica", "c=drain/lag")
+	w.behind("c", 0)
+	w.ask("c")
+	w.fails("c", topology.FailRefused)
+	w.run(20 * sec)
+	w.want("replica", "c=down/refused")
+	w.answers("c")
+	w.askAll()
+	from := w.now.Mono
+	for verdict(w.decide(), "replica", "c") != topology.Up {
+		w.run(50 * ms)
+	}
+	if took := w.now.Mono.Sub(from); took < w.p.ReturnAfter {
+		t.Fatalf("c is up %s after it answered", took)
+	}
+}

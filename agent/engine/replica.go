@@ -60,7 +60,7 @@ func (r *round) replicaEffect(s seat) effect {
 	case old && (n.inRecovery != topology.Yes || !r.saturated(n)):
 		return r.effect(topology.Drain, topology.CodeRoleUnknown, n.aliveAt, "no word on its role: %s", n.failure.Class)
 	case n.inRecovery == topology.Unknown:
-		return r.effect(topology.Undecided, topology.CodeNoEvidence, n.knownAt, "not asked yet")
+		return r.effect(topology.Undecided, topology.CodeNoEvidence, n.knownAt, unheard(n))
 	}
 	if e, bad := r.excluded(s); bad {
 		return e
@@ -116,7 +116,6 @@ func (r *round) replicationEffect(s seat) effect {
 	out := s.was.Verdict == topology.Drain || s.was.Verdict == topology.Down
 	if code := s.was.Reason().Code; out && (e.verdict == topology.Up || code != topology.CodeLag && code != topology.CodeLagHard) {
 		// The grace is for those who serve: who is out returns when it is over.
-		atOnce := func(topology.Mono, time.Duration) bool { return true }
 		if e, bad := r.trouble(s, atOnce); bad {
 			e.verdict = s.was.Verdict
 			return e
@@ -162,7 +161,7 @@ func (r *round) saturated(n *node) bool {
 // trouble are the faults of replication that are given a grace.
 func (r *round) trouble(s seat, over func(topology.Mono, time.Duration) bool) (effect, bool) {
 	n := s.n
-	streams := s.pool.RequireStreaming && n.Tags[topology.TagSource] != "archive"
+	streams := s.pool.RequireStreaming && n.Tags[topology.TagSource] != "archive" // which must be declared
 	switch {
 	case streams && n.unstreamedAt != 0 && over(n.unstreamedAt, r.p.StreamingGrace):
 		return r.effect(topology.Drain, topology.CodeNotStreaming, n.unstreamedAt, r.noReceiver(n)), true
@@ -176,11 +175,17 @@ func (r *round) trouble(s seat, over func(topology.Mono, time.Duration) bool) (e
 	return effect{}, false
 }
 
+// atOnce is a grace that is over.
+func atOnce(topology.Mono, time.Duration) bool { return true }
+
 // noReceiver tells a standby whose upstream is down from one that lost it.
 func (r *round) noReceiver(n *node) string {
 	up := r.s.nodes[n.Tags[topology.TagReplicateFrom]]
 	if up != nil && (up.silentAt != 0 || r.refused(up)) {
 		return printable(strings.Join([]string{"no WAL receiver; upstream", up.Name, "is down"}, " "))
+	}
+	if n.full.Upstream == topology.No {
+		return "no WAL receiver and no primary_conninfo; not tagged source: archive"
 	}
 	return "no WAL receiver"
 }

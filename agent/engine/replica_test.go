@@ -53,7 +53,7 @@ func TestReplicaRules(t *testing.T) {
 		{"no upstream configured", func(w *world) {
 			w.truth("c").Receiver = topology.Receiver{Running: topology.No, MessageAge: -1}
 			w.truth("c").Upstream = topology.No
-		}, time.Minute, "c=up/replica"},
+		}, time.Minute, "c=drain/not_streaming"},
 		{"paused while idle", func(w *world) { w.truth("c").ReplayPaused = topology.Yes }, time.Minute, "c=up/replica"},
 		{"paused and behind, in the grace", func(w *world) {
 			w.truth("c").ReplayPaused = topology.Yes

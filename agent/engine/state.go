@@ -113,15 +113,17 @@ type node struct {
 
 	// Since the last answer; only an answer ends these.
 	failure              *topology.Failure
-	failingAt, failedAt  topology.Mono // first and last failure
-	refusedAt, refusedTo topology.Mono // first and last refusal with no sign of life between
-	refusedPast          time.Duration // longest such span before
-	refusedOnce          topology.Mono // first refusal, whatever other failure followed
-	aliveAt              topology.Mono // last failure that proves life (no slot, bad password …)
-	startingAt           topology.Mono // first 57P03
-	silentAt             topology.Mono // silence was declared
-	killed               bool          // and lasted for kill_after
-	loginFail            topology.Mono // first fresh login in vain; a good one ends it
+	loginFailure         *topology.Failure // of the last fresh login; a good one ends it
+	failingAt, failedAt  topology.Mono     // first and last failure
+	refusedAt, refusedTo topology.Mono     // first and last refusal with no sign of life between
+	refusedPast          time.Duration     // longest such span before
+	refusedOnce          topology.Mono     // first refusal, whatever other failure followed
+	aliveAt              topology.Mono     // last failure that proves life (no slot, bad password …)
+	startingAt           topology.Mono     // first 57P03
+	silentAt             topology.Mono     // silence was declared
+	killed               bool              // and lasted for kill_after
+	unprovenAt           topology.Mono     // it was declared that nothing proves its role
+	loginFail            topology.Mono     // first fresh login in vain; a good one ends it
 
 	refusedSeen  topology.Mono // the last refusal that a decision has seen
 	refusedFor   time.Duration // span of refusals that an answer ended unseen

@@ -52,7 +52,7 @@ func (r *round) contrary(n *node) bool {
 		return true
 	case h.superseded && r.p.Authority != topology.AuthorityNone:
 		return true
-	case r.leaderGapOver():
+	case r.leaderGapOver(), r.silentAndUnnamed(n):
 		return true
 	case r.byEvidence():
 		return r.s.timelines[r.s.systemID] > r.heldTimeline(n) || r.rivalled(n) || n.killed
@@ -72,6 +72,13 @@ func (r *round) leaderGapOver() bool {
 	a := r.s.authority
 	return r.auth.State == topology.AuthorityStateCurrent && a.absentSince != 0 &&
 		!r.holdsWithoutLeader() && r.since(a.absentSince, r.leaderGap())
+}
+
+// silentAndUnnamed: the node does not answer and its leader key is gone too, so
+// there is no blink of a session to wait for (design.md 4, invariant 3).
+func (r *round) silentAndUnnamed(n *node) bool {
+	return r.auth.State == topology.AuthorityStateCurrent && r.s.authority.absentSince != 0 &&
+		!r.holdsWithoutLeader() && n.silentAt != 0
 }
 
 // rivalled: another node is writable on an equal or higher timeline than the
@@ -212,9 +219,17 @@ func (r *round) notWritable(n *node) (effect, bool) {
 	case n.aliveAt != 0 && n.roleAt == 0:
 		return r.unproven(topology.CodeRoleUnknown, n.aliveAt, "no word on its role: %s", n.failure.Class), true
 	case !n.writable():
-		return r.effect(topology.Undecided, topology.CodeNoEvidence, n.knownAt, "not asked yet"), true
+		return r.effect(topology.Undecided, topology.CodeNoEvidence, n.knownAt, unheard(n)), true
 	}
 	return effect{}, false
+}
+
+// unheard says why nothing is known of a node's role.
+func unheard(n *node) string {
+	if n.failingAt != 0 {
+		return "no answer yet"
+	}
+	return "not asked yet"
 }
 
 func (r *round) barredByAuthority(n *node) (effect, bool) {
@@ -290,7 +305,7 @@ func (r *round) holderEffects(out []effect, n *node) []effect {
 		out = append(out, r.effect(topology.Drain, topology.CodeNoLeader, a.absentSince, "leader key is absent"))
 	}
 	lost := r.auth.State == topology.AuthorityStateLost && !r.byEvidence()
-	if len(out) == 0 && !r.s.holder.restored && (lost || r.byEvidence() && n.aliveAt != 0) && r.unprovenFor(n) {
+	if len(out) == 0 && !r.s.holder.restored && (lost || r.byEvidence() && n.aliveAt != 0) && r.declareUnproven(n) {
 		out = append(out, r.effect(topology.Drain, topology.CodeRoleUnknown, n.roleAt, "role not proven and no authority names it"))
 	}
 	if r.p.WriteStall == topology.StallDrain && r.stalled(n) {
@@ -305,10 +320,14 @@ func (r *round) holderEffects(out []effect, n *node) []effect {
 	return out
 }
 
-// unprovenFor: nothing has proved for evidence_max_age that the node is
-// writable, not counting times in which we could not ask.
-func (r *round) unprovenFor(n *node) bool {
-	return r.s.isolated != topology.Yes && r.since(max(n.roleAt, n.localAt, r.s.resumedAt), r.p.EvidenceMaxAge)
+// declareUnproven: nothing has proved for evidence_max_age that the node is
+// writable, not counting times in which we could not ask. Once declared only a
+// word of the node on its role ends it.
+func (r *round) declareUnproven(n *node) bool {
+	if n.unprovenAt == 0 && r.s.isolated != topology.Yes && r.since(max(n.roleAt, n.localAt, r.s.resumedAt), r.p.EvidenceMaxAge) {
+		n.unprovenAt = r.now.Mono
+	}
+	return n.unprovenAt != 0
 }
 
 // standing is the holder's verdict when nothing speaks against it.

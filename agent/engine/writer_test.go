@@ -385,3 +385,39 @@ func TestForeignTimeline(t *testing.T) {
 		t.Fatalf("highest timeline %d, want 5", w.s.timelines[ownID])
 	}
 }
+
+// TestUnprovenStays: once nothing proves the writer's role, trouble of our own is
+// no proof either.
+func TestUnprovenStays(t *testing.T) {
+	w := settled(t, none)
+	w.fails("a", topology.FailTLS)
+	w.run(4 * sec)
+	w.want("primary", "a=drain/role_unknown")
+	w.fail("a", topology.FailLocal, topology.ProbeFull)
+	w.want("primary", "a=drain/role_unknown")
+	w.answers("a")
+	w.ask("a")
+	w.want("primary", "a=up/writer")
+}
+
+// TestSilentAndUnnamed: the sessions of a silent writer end when its name goes
+// (FR-04); a writer that answers keeps them for leader_gap.
+func TestSilentAndUnnamed(t *testing.T) {
+	w := settled(t, patroni)
+	w.authority.Leader = ""
+	w.run(5 * sec)
+	w.want("primary", "a=drain/no_leader")
+	w = settled(t, patroni)
+	w.fails("a", topology.FailTimeout)
+	w.run(5 * sec)
+	w.want("primary", "a=drain/silent")
+	w.authority.Leader = ""
+	w.askAuthority()
+	w.want("primary", "a=down")
+	w = settled(t, patroni) // in pause the key means nothing
+	w.authority.Pause = topology.Yes
+	w.fails("a", topology.FailTimeout)
+	w.authority.Leader = ""
+	w.run(time.Minute)
+	w.want("primary", "a=drain/silent")
+}

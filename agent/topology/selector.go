@@ -103,6 +103,9 @@ func setTerm(left, list string) (term, error) {
 		return term{}, err
 	}
 	t := term{key: words[0], op: words[1]}
+	if strings.ContainsAny(list, "=!") {
+		return term{}, fmt.Errorf("%q: a value has = or !", left+"("+list)
+	}
 	for v := range strings.SplitSeq(list, ",") {
 		t.values = append(t.values, strings.TrimSpace(v))
 	}

@@ -51,10 +51,12 @@ const (
 
 // PoolVerdicts is the set of verdicts of one pool.
 type PoolVerdicts struct {
-	Pool     string        `json:"pool"`
-	Mode     Mode          `json:"mode"`
-	Fallback bool          `json:"fallback"` // the primary, or a stale replica, serves for want of replicas
-	Nodes    []NodeVerdict `json:"nodes"`    // by name
+	Pool     string `json:"pool"`
+	Mode     Mode   `json:"mode"`
+	Fallback bool   `json:"fallback"` // the primary, or a stale replica, serves for want of replicas
+	// ChangedAt is when a verdict, a weight, an address or a leading reason in it changed last.
+	ChangedAt time.Time     `json:"changed_at"`
+	Nodes     []NodeVerdict `json:"nodes"` // by name
 }
 
 // NodeVerdict is the verdict on one node in one pool.
