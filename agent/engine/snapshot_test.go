@@ -288,3 +288,43 @@ func TestRingFollowsTheWriter(t *testing.T) {
 		}
 	}
 }
+
+// TestSourceHealth: a source is as well as the question that it is asked for.
+func TestSourceHealth(t *testing.T) {
+	w := settled(t, patroni)
+	failing := func() bool {
+		for _, src := range Facts(w.s, w.now).Sources {
+			if src.Source == pgSource("a") {
+				return src.FailingAt != 0
+			}
+		}
+		return false
+	}
+	w.fail("a", topology.FailAuth, topology.ProbeLogin)
+	w.portFails("a", 6432, topology.FailRefused)
+	w.fail("a", topology.FailTimeout, topology.ProbeWrite)
+	if failing() {
+		t.Error("a login, a port and a write make the source fail")
+	}
+	if f := Facts(w.s, w.now).Nodes["a"].Failure; f == nil || f.Asked != topology.ProbeLogin || f.Class != topology.FailAuth {
+		t.Errorf("the failed login is not told: %+v", f)
+	}
+	w.fail("a", topology.FailTimeout, topology.ProbeFull)
+	w.login("a")
+	w.portOpen("a", 6432)
+	if !failing() {
+		t.Error("a login and a port mend the source")
+	}
+	w.pass(2 * ms)
+	w.ask("a")
+	if failing() || Facts(w.s, w.now).Nodes["a"].Failure != nil {
+		t.Error("an answer does not mend the source")
+	}
+	f := Facts(w.s, w.now)
+	if p := f.Nodes["a"].Ports[6432]; p.OKAt == 0 || p.FailingAt != 0 {
+		t.Errorf("port %+v", p)
+	}
+	if len(f.Claims) != 1 || f.Claims[0] != "a" {
+		t.Errorf("claims %v", f.Claims)
+	}
+}
