@@ -1,32 +1,44 @@
 package status
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/pgsteer/pgsteer/agent/topology"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // The metrics, each with the sentence that docs/metrics.md repeats. They are
-// computed from the newest views at scrape.
+// computed from the newest views at scrape. Every series of a node that is known
+// is there at every scrape: what is unknown is NaN, never zero and never absent
+// (field report FR-35).
 var (
 	descUp         = desc("pgsteer_node_up", "1 when the node answered its last SQL probe, 0 when it is failing or was never heard.", "cluster", "node")
+	descFailure    = desc("pgsteer_node_failure", "1 for the way in which the node's probe fails now (refused, timeout, tls, auth, slots …); class none while it answers.", "cluster", "node", "class")
 	descVerdict    = desc("pgsteer_node_verdict", "1 for the present verdict of a node in a pool (up, drain, down, undecided), 0 for the others.", "cluster", "pool", "node", "verdict")
-	descReason     = desc("pgsteer_node_reason", "1 for the leading reason of a node's verdict in a pool; reasons.md has them.", "cluster", "pool", "node", "reason")
-	descLag        = desc("pgsteer_node_lag_bytes", "Bytes of WAL that a replica's replay is behind the writer; absent while unknown.", "cluster", "node")
-	descLagTime    = desc("pgsteer_node_lag_seconds", "Seconds since the writer first passed the position that the replica has replayed; absent while unknown.", "cluster", "node")
+	descReason     = desc("pgsteer_node_reason", "1 for the leading reason of a node's verdict in a pool; reasons.md has the closed list.", "cluster", "pool", "node", "reason")
+	descWeight     = desc("pgsteer_node_weight_ratio", "Weight of a node in a pool, of 1; 0 unless it is up.", "cluster", "pool", "node")
+	descLag        = desc("pgsteer_node_lag_bytes", "Bytes of WAL that a replica's replay is behind the writer, as last known; NaN for a primary and before the first measurement.", "cluster", "node")
+	descLagTime    = desc("pgsteer_node_lag_seconds", "Seconds since the writer first passed the position that the replica has replayed, as last known; NaN for a primary and before the first measurement.", "cluster", "node")
+	descLagAge     = desc("pgsteer_node_lag_age_seconds", "Age of the lag: since the replica was asked; since the start of the agent when it was never measured, NaN for a primary.", "cluster", "node")
 	descAge        = desc("pgsteer_node_evidence_age_seconds", "Age of the last answer of a node; since the start of the agent when it never answered.", "cluster", "node")
-	descPoolSize   = desc("pgsteer_pool_up_nodes", "Nodes that are up in a pool.", "cluster", "pool")
-	descFallback   = desc("pgsteer_pool_fallback", "1 while the primary serves a read pool for want of replicas.", "cluster", "pool")
+	descSlots      = desc("pgsteer_node_slots_exhausted", "1 while logins find no free connection slot (SQLSTATE 53300), though the server is alive.", "cluster", "node")
+	descPort       = desc("pgsteer_port_up", "1 when a pool's own port at a node (a PgBouncer in front, say) answered its last check, 0 when it fails or was not checked yet.", "cluster", "node", "port")
+	descPrivileges = desc("pgsteer_probe_privileges_missing", "1 when the probe's role may not see the WAL receiver of a standby: it lacks pg_monitor.", "cluster", "node")
+	descLogin      = desc("pgsteer_probe_login_failing", "1 while new logins of the probe fail although its open session answers: a changed password or certificate, or no slot.", "cluster", "node")
+
+	descPoolNodes  = desc("pgsteer_pool_nodes", "Nodes of a pool, whatever their verdict.", "cluster", "pool")
+	descPoolSize   = desc("pgsteer_pool_up_nodes", "Nodes that are up in a pool: those that take new sessions.", "cluster", "pool")
+	descFallback   = desc("pgsteer_pool_fallback", "1 while the primary, or a replica beyond max_lag, serves a read pool for want of replicas.", "cluster", "pool")
+	descPoolChange = desc("pgsteer_pool_last_change_timestamp_seconds", "When the leading reason of a node of the pool changed last.", "cluster", "pool")
+
 	descGeneration = desc("pgsteer_generation", "Decisions of a cluster that differed from the one before, since the start of the agent.", "cluster")
 	descHash       = desc("pgsteer_decision_info", "1; the label has the hash of the decision, equal on agents that decide alike.", "cluster", "hash")
-	descValid      = desc("pgsteer_decision_valid", "1 while the decision may be believed, 0 when it is too old and every answer is that of undecided.", "cluster")
+	descValid      = desc("pgsteer_decision_valid", "1 while the decision may be believed, 0 when it is too old and every answer is that of undecided, and before the first.", "cluster")
 	descComplete   = desc("pgsteer_cluster_complete", "1 once every source of nodes has delivered.", "cluster")
 	descAuthority  = desc("pgsteer_authority_current", "1 while the authority's word is current, 0 while it is lost or unknown; absent without an authority.", "cluster")
+	descPaused     = desc("pgsteer_authority_paused", "1 while the authority is paused and fails over nobody, NaN while that is unknown; absent without an authority.", "cluster")
 	descAlarm      = desc("pgsteer_cluster_alarm", "1 for each trouble of the cluster as a whole; reasons.md has them.", "cluster", "reason")
-	descClaims     = desc("pgsteer_primary_claims", "Nodes that say they are writable; above 1 is a split brain in the making.", "cluster")
+	descStalled    = desc("pgsteer_writes_stalled", "1 while small writes on the writer get no answer although it answers reads.", "cluster")
+	descBlocked    = desc("pgsteer_writes_blocked", "1 while commits wait for a synchronous standby and the writer's position stands still.", "cluster")
+	descClaims     = desc("pgsteer_primary_claims", "Nodes that said within kill_after that they are writable; above 1 is a split brain in the making.", "cluster")
 	descTimeline   = desc("pgsteer_highest_timeline", "Highest timeline ever seen.", "cluster")
-	descSource     = desc("pgsteer_source_up", "1 while a source delivers, 0 while it fails or has not delivered yet.", "cluster", "source")
-	descSourceAge  = desc("pgsteer_source_age_seconds", "Age of a source's last good answer; absent before the first.", "cluster", "source")
+	descSource     = desc("pgsteer_source_up", "1 while a source (consul/main, postgres/n1 …) delivers, 0 while it fails or has not delivered yet.", "cluster", "source")
+	descSourceAge  = desc("pgsteer_source_age_seconds", "Age of a source's last good answer; since the start of the agent before the first.", "cluster", "source")
 	descSink       = desc("pgsteer_sink_ok", "1 while nothing keeps a sink from applying what is decided.", "sink")
 	descSinkCount  = desc("pgsteer_sink_events_total", "Events of a sink by kind, since the sink was started.", "sink", "event")
 	descSinkGauge  = desc("pgsteer_sink_present", "How much of something a sink has now, such as the open streams of xds.", "sink", "what")
@@ -45,111 +57,13 @@ type metric struct {
 // metrics is the list of all, in the order of the manual.
 var metrics = []metric{
 	descBuild, descReload, descReloadAt,
-	descVerdict, descReason, descPoolSize, descFallback,
-	descUp, descAge, descLag, descLagTime,
-	descGeneration, descHash, descValid, descComplete, descAlarm, descAuthority, descClaims, descTimeline,
+	descVerdict, descReason, descWeight, descPoolNodes, descPoolSize, descFallback, descPoolChange,
+	descUp, descFailure, descAge, descLag, descLagTime, descLagAge, descSlots, descPort, descPrivileges, descLogin,
+	descGeneration, descHash, descValid, descComplete, descAlarm, descStalled, descBlocked,
+	descAuthority, descPaused, descClaims, descTimeline,
 	descSource, descSourceAge, descSink, descSinkCount, descSinkGauge,
 }
 
 func desc(name, help string, labels ...string) metric {
 	return metric{name, help, labels, prometheus.NewDesc(name, help, labels, nil)}
-}
-
-// setGauge adds a series.
-type setGauge func(m metric, v float64, labels ...string)
-
-type collector struct{ s *Server }
-
-// Describe sends every description.
-func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, m := range metrics {
-		ch <- m.desc
-	}
-}
-
-// Collect computes every series from the newest report.
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	r := c.s.report()
-	gauge := func(m metric, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, v, labels...)
-	}
-	uptime := c.s.o.Now().Wall.Sub(r.Agent.StartedAt).Seconds()
-	for _, cl := range r.Clusters {
-		collectCluster(gauge, cl, uptime)
-	}
-	for _, s := range r.Sinks {
-		gauge(descSink, b2f(s.Error == ""), s.Name)
-		for _, k := range sortedKeys(s.Counters) {
-			ch <- prometheus.MustNewConstMetric(descSinkCount.desc, prometheus.CounterValue, float64(s.Counters[k]), s.Name, k)
-		}
-		for _, k := range sortedKeys(s.Gauges) {
-			gauge(descSinkGauge, float64(s.Gauges[k]), s.Name, k)
-		}
-	}
-	gauge(descReload, b2f(r.Agent.ConfigError == ""))
-	gauge(descReloadAt, float64(r.Agent.ConfigAt.UnixMilli())/1000)
-	gauge(descBuild, 1, r.Agent.Version)
-}
-
-func collectCluster(gauge setGauge, c ClusterReport, uptime float64) {
-	if c.Snapshot == nil {
-		return
-	}
-	s := c.Snapshot
-	gauge(descGeneration, float64(s.Generation), c.Name)
-	gauge(descHash, 1, c.Name, s.Hash)
-	gauge(descTimeline, float64(c.Timeline), c.Name)
-	gauge(descValid, b2f(c.Valid), c.Name)
-	gauge(descComplete, b2f(s.Complete), c.Name)
-	for _, a := range s.Alarms {
-		gauge(descAlarm, 1, c.Name, string(a.Code))
-	}
-	if s.Authority.Kind != topology.AuthorityNone {
-		gauge(descAuthority, b2f(s.Authority.State == topology.AuthorityStateCurrent), c.Name)
-	}
-	claims := 0
-	for _, n := range c.Nodes {
-		claims += collectNode(gauge, c.Name, n, uptime)
-	}
-	gauge(descClaims, float64(claims), c.Name)
-	for _, p := range s.Pools {
-		gauge(descPoolSize, float64(len(p.Up())), c.Name, p.Pool)
-		gauge(descFallback, b2f(p.Fallback), c.Name, p.Pool)
-	}
-	for _, src := range c.Sources {
-		gauge(descSource, b2f(src.State == "current"), c.Name, src.Source)
-		if src.Age != nil {
-			gauge(descSourceAge, *src.Age, c.Name, src.Source)
-		}
-	}
-}
-
-func collectNode(gauge setGauge, cluster string, n NodeReport, uptime float64) (claims int) {
-	gauge(descUp, b2f(n.Answered != nil && n.Failing == 0), cluster, n.Name)
-	age := uptime
-	if n.Answered != nil {
-		age = *n.Answered
-	}
-	gauge(descAge, age, cluster, n.Name)
-	if n.LagBytes != nil {
-		gauge(descLag, float64(*n.LagBytes), cluster, n.Name)
-		gauge(descLagTime, n.LagTime, cluster, n.Name)
-	}
-	for _, v := range n.Verdicts {
-		for _, w := range []topology.Verdict{topology.Up, topology.Drain, topology.Down, topology.Undecided} {
-			gauge(descVerdict, b2f(v.Verdict == w), cluster, v.Pool, n.Name, w.String())
-		}
-		gauge(descReason, 1, cluster, v.Pool, n.Name, string(v.Reason().Code))
-	}
-	if n.Role == "primary" {
-		return 1
-	}
-	return 0
-}
-
-func b2f(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -1,9 +1,6 @@
 package status
 
 import (
-	"cmp"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -56,8 +53,24 @@ type ClusterReport struct {
 	Snapshot *topology.Snapshot `json:"snapshot"`
 	Timeline topology.Timeline  `json:"highest_timeline"`
 	SystemID uint64             `json:"system_id,string"`
-	Nodes    []NodeReport       `json:"nodes"`
-	Sources  []SourceReport     `json:"sources"`
+	// Claims are the nodes whose newest word is that they are writable, however old.
+	Claims []string `json:"writable"`
+	// Authority is what the authority said last; nil before, and without one.
+	Authority *AuthorityReport `json:"authority_word,omitempty"`
+	Nodes     []NodeReport     `json:"nodes"`
+	Sources   []SourceReport   `json:"sources"`
+}
+
+// AuthorityReport is the authority's last word on the cluster as a whole.
+type AuthorityReport struct {
+	Pause          topology.Tri `json:"pause"` // nobody fails over by himself
+	Failsafe       topology.Tri `json:"failsafe"`
+	StandbyCluster bool         `json:"standby_cluster,omitempty"`
+	// LeaderGap is how long sessions outlive an absent leader key when leader_gap
+	// is not set: loop_wait + retry_timeout; zero while these are not known.
+	LeaderGap    float64  `json:"leader_gap_seconds,omitempty"`
+	SyncMode     string   `json:"sync_mode,omitempty"` // sync, quorum
+	SyncStandbys []string `json:"sync_standbys,omitempty"`
 }
 
 // NodeReport is one node, its evidence and its verdicts.
@@ -69,17 +82,73 @@ type NodeReport struct {
 	RoleAge  *float64          `json:"role_age_seconds,omitempty"`
 	Timeline topology.Timeline `json:"timeline,omitempty"`
 	WriteLSN string            `json:"write_lsn,omitempty"`
-	Replay   string            `json:"replay_lsn,omitempty"`
-	Receiver string            `json:"receiver,omitempty"` // streaming, none, unknown …
-	LagBytes *int64            `json:"lag_bytes,omitempty"`
-	LagTime  float64           `json:"lag_seconds,omitempty"`
+	// SystemID is what the server says of itself, zero while it has not.
+	SystemID uint64 `json:"system_id,string,omitempty"`
+
+	// Of a standby.
+	Replay       string          `json:"replay_lsn,omitempty"`
+	ReplayPaused bool            `json:"replay_paused,omitempty"`
+	ApplyDelay   float64         `json:"apply_delay_seconds,omitempty"`
+	Receiver     string          `json:"receiver,omitempty"` // streaming, none, unknown …
+	Upstream     *UpstreamReport `json:"upstream,omitempty"`
+	LagBytes     *int64          `json:"lag_bytes,omitempty"` // nil: unknown
+	LagTime      float64         `json:"lag_seconds,omitempty"`
+	LagEstimated bool            `json:"lag_estimated,omitempty"` // by an old position of the writer
+	// ListedBy are the nodes that list this one in pg_stat_replication.
+	ListedBy []StandbyReport `json:"listed_by,omitempty"`
+
+	// Of a primary, and of a standby with standbys of its own.
+	Standbys    []StandbyReport `json:"standbys,omitempty"`
+	SyncWaiters int             `json:"sync_waiters,omitempty"` // commits that wait for a standby
+
 	// Answered is the age of the last answer; nil: never.
 	Answered *float64          `json:"answered_seconds_ago,omitempty"`
 	Failing  float64           `json:"failing_seconds,omitempty"`
 	Failure  *topology.Failure `json:"failure,omitempty"`
-	Member   *topology.Member  `json:"member,omitempty"`
-	Verdicts []PoolVerdict     `json:"verdicts"`
+	// LoginAge is the age of the last new login that succeeded; nil: never.
+	LoginAge *float64 `json:"login_seconds_ago,omitempty"`
+	// LoginFailure is why new logins fail although the kept session answers.
+	LoginFailure *topology.Failure `json:"login_failure,omitempty"`
+	// PrivilegesMissing: the probe's role may not see the WAL receiver.
+	PrivilegesMissing bool         `json:"privileges_missing,omitempty"`
+	SlotsExhausted    bool         `json:"slots_exhausted,omitempty"`
+	Write             *WriteReport `json:"write_probe,omitempty"` // nil without write probes
+	Ports             []PortReport `json:"ports,omitempty"`       // by number
+
+	Member   *topology.Member `json:"member,omitempty"`
+	Verdicts []PoolVerdict    `json:"verdicts"`
 }
+
+// UpstreamReport is what a standby receives from.
+type UpstreamReport struct {
+	Address    string            `json:"address,omitempty"` // as the standby dials it
+	Timeline   topology.Timeline `json:"timeline,omitempty"`
+	MessageAge *float64          `json:"message_age_seconds,omitempty"` // nil: unknown
+}
+
+// StandbyReport is a row of pg_stat_replication.
+type StandbyReport struct {
+	Name      string `json:"name"` // the standby, or in ListedBy the node that lists it
+	State     string `json:"state,omitempty"`
+	SyncState string `json:"sync_state,omitempty"` // async, sync, quorum, potential
+}
+
+// WriteReport is how write probes fare.
+type WriteReport struct {
+	Age     *float64 `json:"age_seconds,omitempty"` // of the last that went through; nil: never
+	Failing float64  `json:"failing_seconds,omitempty"`
+}
+
+// PortReport is one of the pools' own ports at a node.
+type PortReport struct {
+	Port    uint16            `json:"port"`
+	Age     *float64          `json:"age_seconds,omitempty"` // of the last answer; nil: never
+	Failing float64           `json:"failing_seconds,omitempty"`
+	Failure *topology.Failure `json:"failure,omitempty"`
+}
+
+// up reports whether the port answered its last check.
+func (p PortReport) up() bool { return p.Age != nil && p.Failure == nil && p.Failing == 0 }
 
 // PoolVerdict is a node's verdict in one pool.
 type PoolVerdict struct {
@@ -96,117 +165,3 @@ type SourceReport struct {
 	Failing float64  `json:"failing_seconds,omitempty"`
 	Error   string   `json:"error,omitempty"`
 }
-
-func clusterReport(name string, v *topology.View, now topology.Clock) ClusterReport {
-	r := ClusterReport{Name: name, Nodes: []NodeReport{}, Sources: []SourceReport{}}
-	if v == nil || v.Snapshot == nil {
-		return r
-	}
-	r.Valid, r.Snapshot = v.Valid(now.Mono), v.Snapshot
-	if v.Facts == nil {
-		return r
-	}
-	r.Timeline, r.SystemID = v.Facts.Timeline, v.Facts.SystemID
-	for _, n := range v.Snapshot.Nodes {
-		r.Nodes = append(r.Nodes, nodeReport(n, v, now.Mono))
-	}
-	for _, s := range v.Facts.Sources {
-		r.Sources = append(r.Sources, sourceReport(s, now.Mono))
-	}
-	return r
-}
-
-func nodeReport(n topology.Node, v *topology.View, now topology.Mono) NodeReport {
-	f := v.Facts.Nodes[n.Name]
-	r := NodeReport{
-		Name: n.Name, Address: n.Address, Tags: n.Tags, Role: role(f),
-		RoleAge: ago(now, f.RoleAt), Answered: ago(now, f.AnsweredAt),
-		Failure: f.Failure, Member: f.Member,
-	}
-	if f.FailingAt != 0 {
-		r.Failing = now.Sub(f.FailingAt).Seconds()
-	}
-	if p := f.Probe; p != nil {
-		r.Timeline, r.Receiver = p.Timeline, receiver(p)
-		r.WriteLSN, r.Replay = lsn(p.WriteLSN), lsn(p.ReplayLSN)
-	}
-	if f.Lag.Known == topology.Yes {
-		b := int64(f.Lag.Bytes)
-		r.LagBytes, r.LagTime = &b, f.Lag.Time.Seconds()
-	}
-	for _, p := range v.Snapshot.Pools {
-		if nv, ok := p.Verdict(n.Name); ok {
-			r.Verdicts = append(r.Verdicts, PoolVerdict{Pool: p.Pool, Mode: p.Mode, NodeVerdict: nv})
-		}
-	}
-	return r
-}
-
-func sourceReport(s topology.SourceFacts, now topology.Mono) SourceReport {
-	r := SourceReport{Source: s.Source.String(), State: "current", Age: ago(now, s.OKAt)}
-	switch {
-	case s.FailingAt != 0:
-		r.State, r.Failing = "failing", now.Sub(s.FailingAt).Seconds()
-	case s.OKAt == 0:
-		r.State = "waiting"
-	}
-	if s.Failure != nil {
-		r.Error = s.Failure.Text
-	}
-	return r
-}
-
-func role(f topology.NodeFacts) string {
-	switch {
-	case f.InRecovery == topology.Yes:
-		return "replica"
-	case f.InRecovery == topology.No && f.ReadOnly == topology.Yes:
-		return "read-only primary"
-	case f.InRecovery == topology.No:
-		return "primary"
-	}
-	return "unknown"
-}
-
-func receiver(p *topology.Probe) string {
-	switch {
-	case p.InRecovery != topology.Yes:
-		return ""
-	case p.Receiver.Running == topology.Unknown:
-		return "unknown"
-	case p.Receiver.Running == topology.No:
-		return "none"
-	case p.Receiver.Streaming == topology.Yes:
-		return "streaming"
-	}
-	return "starting"
-}
-
-func lsn(l topology.LSN) string {
-	if l == 0 {
-		return ""
-	}
-	return l.String()
-}
-
-func ago(now, at topology.Mono) *float64 {
-	if at == 0 {
-		return nil
-	}
-	s := now.Sub(at).Seconds()
-	return &s
-}
-
-// report builds the whole report.
-func (s *Server) report() Report {
-	now := s.o.Now()
-	r := Report{Agent: s.o.Agent(), Clusters: []ClusterReport{}, Sinks: append([]Sink{}, s.o.Sinks()...)}
-	for _, name := range slices.Sorted(slices.Values(s.o.Clusters())) {
-		r.Clusters = append(r.Clusters, clusterReport(name, s.o.Views.Get(name), now))
-	}
-	slices.SortFunc(r.Sinks, func(a, b Sink) int { return cmp.Compare(a.Name, b.Name) })
-	return r
-}
-
-// sortedKeys is for output that must not change from one call to the next.
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

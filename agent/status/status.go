@@ -5,6 +5,8 @@
 // the databases or Consul do. /readyz is 503 only before the first complete
 // state. Nothing here changes anything; every answer is made from the newest
 // views at the moment of the question, so series of nodes that are gone are gone.
+// A node that is known has all its series at every scrape, whatever its state:
+// what is unknown is NaN, never zero and never absent.
 package status
 
 import (
@@ -57,6 +59,7 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET /readyz", s.readyz)
 	s.mux.HandleFunc("GET /api/v1/status", s.status)
 	s.mux.HandleFunc("GET /api/v1/explain/{cluster}/{node}", s.explain)
+	s.mux.HandleFunc("GET /api/v1/explain/{node}", s.explain)
 	s.mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	return s
 }
@@ -117,45 +120,41 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.report()) }
 
-// Explanation is the answer to "why": a node's evidence and the rules on it.
-type Explanation struct {
-	Node NodeReport        `json:"node"`
-	Text string            `json:"text"`                 // what `pgsteer explain` prints
-	Next map[string]string `json:"what_would_change_it"` // by pool
-}
-
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
-	cluster, node := r.PathValue("cluster"), r.PathValue("node")
-	rep := clusterReport(cluster, s.o.Views.Get(cluster), s.o.Now())
-	for _, n := range rep.Nodes {
-		if n.Name == node {
-			answer(w, http.StatusOK, explanation(rep, n, s.o.Policy(cluster)))
-			return
+	now, node, cluster := s.o.Now(), r.PathValue("node"), r.PathValue("cluster")
+	clusters, asked := []string{cluster}, cluster+"/"+node
+	if cluster == "" {
+		clusters, asked = slices.Sorted(slices.Values(s.o.Clusters())), node
+	}
+	var found []why
+	for _, name := range clusters {
+		v := s.o.Views.Get(name)
+		if v == nil || v.Snapshot == nil {
+			continue
+		}
+		if _, ok := v.Snapshot.Node(node); !ok {
+			continue
+		}
+		c := clusterReport(name, v, now)
+		for _, n := range c.Nodes {
+			if n.Name == node {
+				found = append(found, why{cluster: c, node: n, policy: s.o.Policy(name), now: now.Wall})
+			}
 		}
 	}
-	answer(w, http.StatusNotFound, map[string]string{"error": s.unknownNode(cluster, node)})
-}
-
-// unknownNode says which names there are instead.
-func (s *Server) unknownNode(cluster, node string) string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "there is no node %s/%s; known are:", cluster, node)
-	none := true
-	for _, c := range slices.Sorted(slices.Values(s.o.Clusters())) {
-		for _, n := range clusterReport(c, s.o.Views.Get(c), s.o.Now()).Nodes {
-			text.WriteString(" " + c + "/" + n.Name)
-			none = false
-		}
+	switch len(found) {
+	case 0:
+		answer(w, http.StatusNotFound, map[string]string{"error": s.unknownNode(asked)})
+	case 1:
+		answer(w, http.StatusOK, explanation(found[0]))
+	default:
+		answer(w, http.StatusConflict, map[string]string{"error": manyNodes(found)})
 	}
-	if none {
-		text.WriteString(" none yet, of the clusters " + strings.Join(s.o.Clusters(), " "))
-	}
-	return text.String()
 }
 
 func unknownPath(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusNotFound, map[string]string{
-		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/CLUSTER/NODE", r.URL.Path),
+		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/[CLUSTER/]NODE", r.URL.Path),
 	})
 }
 

@@ -90,17 +90,18 @@ func (c *statusCmd) Run(ctx context.Context, std streams) error {
 type explainCmd struct {
 	running
 	output
-	Node string `arg:"" placeholder:"CLUSTER/NODE" help:"The node, such as main/n1."`
+	Node string `arg:"" placeholder:"[CLUSTER/]NODE" help:"The node, such as main/n1; n1 alone when one cluster has a node of that name."`
 }
 
 // Run prints why a node has its verdicts.
 func (c *explainCmd) Run(ctx context.Context, std streams) error {
-	cluster, node, ok := strings.Cut(c.Node, "/")
-	if !ok || cluster == "" || node == "" || strings.Contains(node, "/") {
-		return fmt.Errorf("%q is not CLUSTER/NODE, such as main/n1", c.Node)
+	for i, name := range strings.Split(c.Node, "/") {
+		if err := topology.CheckName(name); err != nil || i > 1 {
+			return fmt.Errorf("%q is not CLUSTER/NODE, such as main/n1, nor a node's name alone; the agent was not asked", c.Node)
+		}
 	}
 	var e status.Explanation
-	if err := c.get(ctx, "/api/v1/explain/"+cluster+"/"+node, &e); err != nil {
+	if err := c.get(ctx, "/api/v1/explain/"+c.Node, &e); err != nil {
 		return err
 	}
 	if c.Output == "json" {
