@@ -87,8 +87,8 @@ func (c *cluster) report(ctx context.Context) func(topology.Observation) {
 }
 
 func (c *cluster) decide(ctx context.Context) topology.Mono {
-	now := c.now()
-	snap, demand, next := engine.Decide(*c.policy.Load(), now, c.state, topology.Maintenance{})
+	now, policy := c.now(), c.policy.Load()
+	snap, demand, next := engine.Decide(*policy, now, c.state, topology.Maintenance{})
 	view := &topology.View{Snapshot: snap, Facts: engine.Facts(c.state, now), ValidUntil: now.Mono.Add(viewLife)}
 	if snap == c.last {
 		c.views.Refresh(c.name, view)
@@ -98,6 +98,7 @@ func (c *cluster) decide(ctx context.Context) topology.Mono {
 		c.last = snap
 	}
 	c.remember(now)
+	c.watch.check(policy)
 	c.watch.follow(ctx, c.state.Nodes(), demand)
 	if demand.Confirm && now.Mono.Sub(c.confirmed) >= confirmEvery {
 		c.confirmed = now.Mono

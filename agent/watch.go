@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -30,12 +32,19 @@ type watch struct {
 	tls func(host string) *tls.Config
 	// password is asked before each login; nil: there is none.
 	password func() string
+	// agent is the row that the write probe writes: agents that wrote the same one
+	// would wait for one another.
+	agent string
 	// consul is nil unless the cluster's authority lies there.
 	consul  *consul.Watcher
 	sources map[topology.SourceID]watchers.Source
 
-	probes map[string]*probe // by node; belongs to the state goroutine
-	faults chan error        // the first source that ended by itself
+	// These belong to the state goroutine.
+	probes map[string]*probe // by node
+	policy *topology.Policy  // the newest one of check
+	ports  postgres.Ports    // the pools' own, by that policy
+
+	faults chan error // the first source that ended by itself
 	wg     sync.WaitGroup
 }
 
@@ -53,6 +62,7 @@ func newWatch(c config.Cluster, client *consul.Client, now topology.Ticker, base
 		cluster: c, now: now, base: base, log: log,
 		sources: make(map[topology.SourceID]watchers.Source), probes: make(map[string]*probe), faults: make(chan error, 1),
 	}
+	w.agent, _ = os.Hostname() // without a name the prober's default will do
 	var err error
 	if w.tls, err = tlsFor(c.Postgres, log); err != nil {
 		return nil, err
@@ -130,6 +140,31 @@ func (w *watch) fault(ctx context.Context, source string, err error) {
 	}
 }
 
+// check has the ports checked that a policy's pools have for themselves. Only
+// the state goroutine calls it, with the newest policy; a policy never changes.
+func (w *watch) check(policy *topology.Policy) {
+	if w.policy == policy {
+		return
+	}
+	w.policy, w.ports = policy, portsOf(policy.Pools)
+	for _, p := range w.probes {
+		p.prober.SetPorts(w.ports)
+	}
+}
+
+// portsOf returns the ports to check. Of two pools with one port the one that
+// asks for more decides; what it finds out counts for both.
+func portsOf(pools []topology.Pool) postgres.Ports {
+	ports := make(postgres.Ports)
+	for _, p := range pools {
+		if p.Port == 0 || p.PortCheck == topology.PortCheckNone || ports[p.Port] == topology.PortCheckPgBouncer {
+			continue
+		}
+		ports[p.Port] = cmp.Or(p.PortCheck, topology.PortCheckConnect)
+	}
+	return ports
+}
+
 // follow starts and stops probers so that each node is probed at its present
 // address, and sets their pace. Only the state goroutine calls it.
 func (w *watch) follow(ctx context.Context, nodes []topology.Node, d topology.Demand) {
@@ -175,13 +210,14 @@ func (w *watch) start(ctx context.Context, n topology.Node) *probe {
 		Cluster: w.cluster.Name, Node: n.Name, Address: n.Address,
 		User: pg.User, Database: pg.Database, Password: w.password, TLS: tlsConfig, PlainToo: pg.SSLMode == config.SSLPrefer,
 		Interval: pg.Interval, QueryTimeout: pg.QueryTimeout, ConnectTimeout: pg.ConnectTimeout, LoginEvery: pg.LoginEvery,
-		Now: w.now, Logger: w.base.With("component", "postgres"),
+		WriteProbe: pg.WriteProbe, Agent: w.agent, Now: w.now, Logger: w.base.With("component", "postgres"),
 	})
 	if err != nil {
 		// Everything it can fail on was checked with the configuration.
 		w.log.Error("node cannot be probed and stays undecided", "node", n.Name, "err", err)
 		return nil
 	}
+	prober.SetPorts(w.ports)
 	ctx, cancel := context.WithCancel(ctx)
 	p := &probe{address: n.Address, prober: prober, stop: cancel}
 	w.probes[n.Name] = p

@@ -1,6 +1,6 @@
 // Package lab starts real servers on free loopback ports and stops them
-// cleanly: PostgreSQL clusters with streaming replication, HAProxy, Consul,
-// Patroni and Envoy. The end-to-end tests and "pgsteer demo" use it.
+// cleanly: PostgreSQL clusters with streaming replication, PgBouncer, HAProxy,
+// Consul, Patroni and Envoy. The end-to-end tests and "pgsteer demo" use it.
 //
 // What a [Lab] guarantees:
 //
@@ -20,8 +20,8 @@
 //   - A call returns when its effect can be seen from outside: a started server
 //     answers, a promoted node is writable, a frozen one has stopped.
 //
-// It runs as a normal user, and as root, in which case PostgreSQL and Patroni
-// run as the account "postgres". A server that is not installed gives an error
-// of type [*Missing], which says how to get it. Linux only: processes are found
-// through /proc.
+// It runs as a normal user, and as root, in which case PostgreSQL, PgBouncer and
+// Patroni run as the account "postgres". A server that is not installed gives an
+// error of type [*Missing], which says how to get it. Linux only: processes are
+// found through /proc.
 package lab

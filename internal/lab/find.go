@@ -10,11 +10,12 @@ import (
 
 // Names of the servers, for [Available].
 const (
-	NeedPostgres = "postgres"
-	NeedHAProxy  = "haproxy"
-	NeedConsul   = "consul"
-	NeedPatroni  = "patroni"
-	NeedEnvoy    = "envoy"
+	NeedPostgres  = "postgres"
+	NeedHAProxy   = "haproxy"
+	NeedConsul    = "consul"
+	NeedPatroni   = "patroni"
+	NeedEnvoy     = "envoy"
+	NeedPgBouncer = "pgbouncer"
 )
 
 // consulVersion and envoyVersion must agree with scripts/setup.
@@ -55,6 +56,8 @@ func Available(server string) error {
 		_, err = findPatroni()
 	case NeedEnvoy:
 		_, err = findEnvoy()
+	case NeedPgBouncer:
+		_, err = findPgBouncer()
 	default:
 		err = fmt.Errorf("lab: no server is called %q", server)
 	}
@@ -93,6 +96,10 @@ func findPatroni() (string, error) {
 		return "", err
 	}
 	return findProgram("Patroni", "scripts/setup test", "/usr/bin/patroni")
+}
+
+func findPgBouncer() (string, error) {
+	return findProgram("PgBouncer", "scripts/setup test", "/usr/sbin/pgbouncer", "/usr/bin/pgbouncer")
 }
 
 func findConsul() (string, error) {

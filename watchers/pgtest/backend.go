@@ -42,7 +42,11 @@ func (s *Server) serve(c *end) {
 func (b *backend) startUp() bool {
 	for {
 		msg, err := b.be.ReceiveStartupMessage()
-		if err != nil || !b.s.until(nil, func(st State) bool { return !st.HangLogin }) {
+		if err != nil {
+			b.s.until(nil, func(st State) bool { return !st.HalfOpen })
+			return false
+		}
+		if !b.s.until(nil, func(st State) bool { return !st.HangLogin }) {
 			return false
 		}
 		switch msg.(type) {
@@ -67,7 +71,7 @@ func (b *backend) login() bool {
 		state.LoginError = "28P01"
 	}
 	if state.LoginError != "" {
-		b.be.Send(fatal(state.LoginError))
+		b.be.Send(b.s.fatal(state.LoginError))
 		_ = b.be.Flush() // the connection ends either way
 		return false
 	}
@@ -122,20 +126,12 @@ func (b *backend) answer(msg pgproto3.FrontendMessage) bool {
 		b.queries[m.Name] = m.Query
 		b.be.Send(&pgproto3.ParseComplete{})
 	case *pgproto3.Describe:
-		if m.ObjectType == 'S' {
-			b.be.Send(&pgproto3.ParameterDescription{})
-		}
-		b.be.Send(&pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{
-			{Name: []byte("json_build_object"), DataTypeOID: 114, DataTypeSize: -1, TypeModifier: -1},
-		}})
+		b.describe(m.ObjectType)
 	case *pgproto3.Bind:
 		b.bound = b.queries[m.PreparedStatement]
 		b.be.Send(&pgproto3.BindComplete{})
 	case *pgproto3.Execute:
-		if !b.thawed() {
-			return false
-		}
-		b.execute()
+		return b.thawed() && b.execute()
 	case *pgproto3.Sync:
 		return b.ready()
 	case *pgproto3.Terminate:
@@ -155,18 +151,55 @@ func (b *backend) empty() bool {
 	return b.ready()
 }
 
-func (b *backend) execute() {
-	row := rightsRow
-	if !strings.Contains(b.bound, "has_function_privilege") {
+func (b *backend) describe(object byte) {
+	if object == 'S' {
+		b.be.Send(&pgproto3.ParameterDescription{})
+	} else if isWrite(b.bound) {
+		b.be.Send(&pgproto3.NoData{})
+		return
+	}
+	b.be.Send(&pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{
+		{Name: []byte("json_build_object"), DataTypeOID: 114, DataTypeSize: -1, TypeModifier: -1},
+	}})
+}
+
+// execute answers what the client bound; false ends the connection.
+func (b *backend) execute() bool {
+	switch {
+	case isWrite(b.bound):
+		return b.write()
+	case b.bound == "SELECT 1":
+		b.s.count(func(c *Counts) { c.Ones++ })
+		b.row([]byte("1"))
+	case strings.Contains(b.bound, "has_function_privilege"):
+		b.row(rightsRow)
+	default:
 		if sqlstate := b.s.queryError(); sqlstate != "" {
-			e := fatal(sqlstate)
-			e.Severity, e.SeverityUnlocalized = "ERROR", "ERROR"
-			b.be.Send(e)
-			return
+			b.be.Send(b.s.refusal(sqlstate))
+			break
 		}
 		b.s.count(func(c *Counts) { c.Full++ })
-		row = Row(b.s.now().Probe)
+		b.row(Row(b.s.now().Probe))
 	}
-	b.be.Send(&pgproto3.DataRow{Values: [][]byte{row}})
+	return true
+}
+
+func isWrite(query string) bool { return strings.HasPrefix(query, "INSERT INTO ") }
+
+func (b *backend) write() bool {
+	if !b.s.until(nil, func(st State) bool { return !st.HangWrite }) {
+		return false
+	}
+	if sqlstate := b.s.now().WriteError; sqlstate != "" {
+		b.be.Send(b.s.refusal(sqlstate))
+		return true
+	}
+	b.s.count(func(c *Counts) { c.Writes++ })
+	b.be.Send(&pgproto3.CommandComplete{CommandTag: []byte("INSERT 0 1")})
+	return true
+}
+
+func (b *backend) row(value []byte) {
+	b.be.Send(&pgproto3.DataRow{Values: [][]byte{value}})
 	b.be.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})
 }

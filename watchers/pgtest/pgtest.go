@@ -9,6 +9,7 @@
 package pgtest
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net"
@@ -33,11 +34,15 @@ type State struct {
 	// Silent lets no connection be established: the dial hangs.
 	Silent bool
 	// HangLogin accepts connections and answers none of their messages before a
-	// session stands. HangQuery answers no query.
-	HangLogin, HangQuery bool
+	// session stands. HangQuery answers no query, HangWrite no write.
+	HangLogin, HangQuery, HangWrite bool
+	// HalfOpen keeps a connection open whose client has left before it logged in.
+	HalfOpen bool
 	// LoginError refuses every login with this SQLSTATE, QueryError every full
-	// probe.
-	LoginError, QueryError string
+	// probe, WriteError every write.
+	LoginError, QueryError, WriteError string
+	// Message is the text of every error; empty: "scripted failure".
+	Message string
 	// QueryErrors is how many probes QueryError refuses; zero: all of them.
 	QueryErrors int
 	// Mute never reports in_hot_standby, as servers before 14 and some proxies.
@@ -51,6 +56,8 @@ type Counts struct {
 	Sessions   int // logins that succeeded
 	Alive      int // requests for encryption, with which a client sees a server live
 	Full, Role int // probes answered
+	Writes     int // rows written
+	Ones       int // SELECT 1 answered
 	Terminated int // sessions that ended with Terminate
 	Cancels    int // cancel requests: a prober should send none
 	Resets     int // connections that a kernel would have reset: there should be none
@@ -112,7 +119,7 @@ func (s *Server) Kill(sqlstate string) {
 	s.mu.Unlock()
 	for _, c := range sessions {
 		if sqlstate != "" {
-			b, err := fatal(sqlstate).Encode(nil)
+			b, err := s.fatal(sqlstate).Encode(nil)
 			if err == nil {
 				_, _ = c.Write(b) // whoever has left needs no word
 			}
@@ -198,8 +205,15 @@ func (s *Server) queryError() string {
 	return sqlstate
 }
 
-func fatal(sqlstate string) *pgproto3.ErrorResponse {
+func (s *Server) fatal(sqlstate string) *pgproto3.ErrorResponse {
 	return &pgproto3.ErrorResponse{
-		Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: sqlstate, Message: "scripted failure",
+		Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: sqlstate, Message: cmp.Or(s.now().Message, "scripted failure"),
 	}
+}
+
+// refusal is an error that a session survives.
+func (s *Server) refusal(sqlstate string) *pgproto3.ErrorResponse {
+	e := s.fatal(sqlstate)
+	e.Severity, e.SeverityUnlocalized = "ERROR", "ERROR"
+	return e
 }

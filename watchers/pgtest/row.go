@@ -9,7 +9,7 @@ import (
 )
 
 // rightsRow is the answer to the prober's question for its rights: all of them.
-var rightsRow = []byte(`{"version":150018,"checkpoint":true,"system":true,"settings":true}`)
+var rightsRow = []byte(`{"version":150018,"checkpoint":true,"system":true,"settings":true,"stats":true}`)
 
 // Row returns the row with which a server says what p holds. Its keys are those
 // of the prober's query; a test over there holds both together.
@@ -26,6 +26,9 @@ func Row(p topology.Probe) []byte {
 		"upstream":       tri(p.Upstream),
 		"receiver_row":   p.Receiver.Running != topology.No,
 		"latest_end":     lsn(p.Receiver.LatestEnd),
+	}
+	if p.SyncWaiters >= 0 {
+		row["sync_waiters"] = p.SyncWaiters
 	}
 	if p.SystemID != 0 {
 		row["system_id"] = int64(p.SystemID) // as PostgreSQL shows it

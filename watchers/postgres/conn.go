@@ -15,12 +15,14 @@ const (
 	lingerFor = 15 * time.Second
 	// partFor bounds the clean end of the sessions when a prober stops.
 	partFor = time.Second
-	// lingerMost is how many unanswered connections a node may have. A frozen
-	// postmaster keeps each attempt in its backlog; more of them prove nothing.
+	// lingerMost is how many unanswered connections a node may have before further
+	// attempts slow down to one in crowdedAgain. A frozen postmaster keeps each of
+	// them in its backlog, and more of them prove little. None is closed earlier to
+	// make room: its late answer would meet a reset.
 	lingerMost = 4
 )
 
-// conns is the set of a prober's open sockets.
+// conns is the set of a door's open sockets.
 type conns struct {
 	heard func() // called when a connection that was given up hears something
 	done  sync.WaitGroup
@@ -54,6 +56,13 @@ func (s *conns) unanswered() int {
 		}
 	}
 	return n
+}
+
+// count returns how many sockets are open.
+func (s *conns) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
 }
 
 // part waits until the servers have closed what we have ended, at most partFor,

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,39 +15,68 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
+// door is one way to a server: an address, the sockets behind it, and what is
+// remembered of refusals. The probe's session and the fresh logins share one;
+// every question beside them has its own, so that sockets which wait there for
+// an answer never keep the probe out.
+type door struct {
+	o        *Options
+	address  topology.Address
+	settings map[string]string // the session's, sent with the login
+	conns    *conns
+	gate     *gate
+	// class sorts what goes wrong behind the door; nil: classOf.
+	class func(error) topology.FailureClass
+
+	mu    sync.Mutex    // guards tried
+	tried topology.Mono // when a connection was last tried; zero: as good as never
+}
+
+// newDoor returns a door. heard is called when a connection that was given up
+// hears something: then somebody lives there and can be asked at once.
+func newDoor(o *Options, address topology.Address, heard func()) *door {
+	d := &door{
+		o: o, address: address, gate: new(gate),
+		settings: map[string]string{"application_name": "pgsteer", "client_encoding": "UTF8"},
+	}
+	d.conns = newConns(func() {
+		d.mu.Lock()
+		d.tried = 0
+		d.mu.Unlock()
+		heard()
+	})
+	return d
+}
+
 // config returns the settings of one connection attempt, with the password of
 // this moment. PG* variables of the environment count for nothing that an
 // option can say.
-func (p *Prober) config(password string, l *link) (*pgconn.Config, error) {
+func (d *door) config(password string, l *link) (*pgconn.Config, error) {
 	c, err := pgconn.ParseConfig("host=replaced user=replaced dbname=replaced sslmode=disable")
 	if err != nil {
-		return nil, fmt.Errorf("connection settings of node %s: %w", p.o.Node, err)
+		return nil, fmt.Errorf("connection settings of node %s: %w", d.o.Node, err)
 	}
-	c.Host, c.Port = p.o.Address.Host, p.o.Address.Port
-	c.User, c.Database, c.Password = p.o.User, p.o.Database, password
+	c.Host, c.Port = d.address.Host, d.address.Port
+	c.User, c.Database, c.Password = d.o.User, d.o.Database, password
 	c.Fallbacks, c.ValidateConnect, c.ConnectTimeout = nil, nil, 0
-	c.RuntimeParams = map[string]string{
-		"application_name": "pgsteer",
-		"search_path":      "pg_catalog",
-		"client_encoding":  "UTF8",
-	}
-	if p.o.TLS != nil {
-		c.TLSConfig = p.o.TLS.Clone()
+	c.RuntimeParams = maps.Clone(d.settings)
+	if d.o.TLS != nil {
+		c.TLSConfig = d.o.TLS.Clone()
 		if c.TLSConfig.ServerName == "" {
-			c.TLSConfig.ServerName = p.o.Address.Host
+			c.TLSConfig.ServerName = d.address.Host
 		}
-		if p.o.PlainToo {
+		if d.o.PlainToo {
 			c.Fallbacks = []*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port}}
 		}
 	}
-	c.LookupFunc = p.o.Lookup
+	c.LookupFunc = d.o.Lookup
 	c.DialFunc = l.dial
 	return c, nil
 }
 
 // link is the socket under one connection attempt.
 type link struct {
-	p    *Prober
+	door *door
 	up   atomic.Bool // logged in: from here on only a cancel request would dial
 	conn atomic.Pointer[conn]
 }
@@ -54,11 +85,11 @@ func (l *link) dial(ctx context.Context, network, address string) (net.Conn, err
 	if l.up.Load() {
 		return nil, errNoCancel
 	}
-	c, err := l.p.o.Dial(ctx, network, address)
+	c, err := l.door.o.Dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	k := l.p.conns.add(c)
+	k := l.door.conns.add(c)
 	l.conn.Store(k)
 	return k, nil
 }
@@ -70,42 +101,63 @@ func (l *link) giveUp() {
 	}
 }
 
-// login makes one connection, or says why not.
-func (p *Prober) login(ctx context.Context, timeout time.Duration) (*pgconn.PgConn, *link, *topology.Failure) {
-	if n := p.conns.unanswered(); n >= lingerMost {
-		return nil, nil, p.failure(topology.FailTimeout,
-			fmt.Sprintf("%d earlier connections to %s are still unanswered, no further one is tried", n, p.o.Address))
+// crowded returns how many connections are unanswered when they are so many
+// that a further one must wait a while, else zero.
+func (d *door) crowded() int {
+	n, now := d.conns.unanswered(), d.o.Now().Mono
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n >= lingerMost && d.tried != 0 && now.Sub(d.tried) < crowdedAgain {
+		return n
 	}
-	password := p.o.Password()
-	if class, text := p.gate.shut(p.o.Now().Mono, password); class != "" {
-		f := p.alive(ctx, timeout)
+	d.tried = now
+	return 0
+}
+
+// login makes one connection, or says why not.
+func (d *door) login(ctx context.Context, timeout time.Duration) (*pgconn.PgConn, *link, *topology.Failure) {
+	if n := d.crowded(); n > 0 {
+		return nil, nil, d.o.failure(topology.FailTimeout, fmt.Sprintf(
+			"%d earlier connections to %s are still unanswered, a further one is tried every %s", n, d.address, crowdedAgain))
+	}
+	password := d.o.Password()
+	if class, text := d.gate.shut(d.o.Now().Mono, password); class != "" {
+		f := d.alive(ctx, timeout)
 		if f == nil {
-			f = p.failure(class, "the server is alive but refused the last login, the next one follows within a minute: "+text)
+			f = d.o.failure(class, "the server is alive but refused the last login, the next one follows within a minute: "+text)
 		}
 		return nil, nil, f
 	}
-	l := &link{p: p}
-	c, err := p.config(password, l)
+	l := &link{door: d}
+	c, err := d.config(password, l)
 	if err != nil {
-		return nil, nil, p.failure(topology.FailLocal, err.Error())
+		return nil, nil, d.o.failure(topology.FailLocal, err.Error())
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pg, err := pgconn.ConnectConfig(ctx, c)
 	if err != nil {
-		class := classOf(err)
-		if p.o.PlainToo {
-			class = classOf(withoutOffer(err))
-		}
-		if class == topology.FailTimeout {
+		class := d.sort(err)
+		if isTimeout(err) {
 			l.giveUp()
 		}
-		text := fmt.Sprintf("login to %s as %s, database %s: %s", p.o.Address, p.o.User, p.o.Database, plain(err))
-		p.gate.note(p.o.Now().Mono, class, password, text)
-		return nil, nil, p.failure(class, text)
+		text := fmt.Sprintf("login to %s as %s, database %s: %s", d.address, d.o.User, d.o.Database, plain(err))
+		d.gate.note(d.o.Now().Mono, class, password, text)
+		return nil, nil, d.o.failure(class, text)
 	}
 	l.up.Store(true)
 	return pg, l, nil
+}
+
+// sort returns the class of a login's error.
+func (d *door) sort(err error) topology.FailureClass {
+	if d.o.PlainToo {
+		err = withoutOffer(err)
+	}
+	if d.class != nil {
+		return d.class(err)
+	}
+	return classOf(err)
 }
 
 // aliveRequest is a GSSENCRequest: four bytes of length, four of code. The
@@ -117,11 +169,11 @@ var aliveRequest = [8]byte{0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x30}
 
 // alive stands in for a login that the gate holds back: it asks whether a
 // PostgreSQL is there at all, and returns nil if so.
-func (p *Prober) alive(ctx context.Context, timeout time.Duration) *topology.Failure {
+func (d *door) alive(ctx context.Context, timeout time.Duration) *topology.Failure {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	l := &link{p: p}
-	c, err := p.dialAny(ctx, l)
+	l := &link{door: d}
+	c, err := d.dialAny(ctx, l)
 	if err == nil {
 		err = ask(ctx, c)
 		_ = c.Close()
@@ -131,21 +183,21 @@ func (p *Prober) alive(ctx context.Context, timeout time.Duration) *topology.Fai
 		if class == topology.FailTimeout {
 			l.giveUp()
 		}
-		return p.failure(class, fmt.Sprintf("liveness of %s: %s", p.o.Address, plain(err)))
+		return d.o.failure(class, fmt.Sprintf("liveness of %s: %s", d.address, plain(err)))
 	}
 	return nil
 }
 
-// dialAny connects to the first address of the node's name that accepts.
-func (p *Prober) dialAny(ctx context.Context, l *link) (net.Conn, error) {
-	hosts, err := p.o.Lookup(ctx, p.o.Address.Host)
+// dialAny connects to the first address of the door's host that accepts.
+func (d *door) dialAny(ctx context.Context, l *link) (net.Conn, error) {
+	hosts, err := d.o.Lookup(ctx, d.address.Host)
 	if err != nil {
 		return nil, err
 	}
-	err = fmt.Errorf("the name %s has no address", p.o.Address.Host)
+	err = fmt.Errorf("the name %s has no address", d.address.Host)
 	for _, h := range hosts {
 		var c net.Conn
-		network, address := pgconn.NetworkAddress(h, p.o.Address.Port)
+		network, address := pgconn.NetworkAddress(h, d.address.Port)
 		if c, err = l.dial(ctx, network, address); err == nil {
 			return c, nil
 		}

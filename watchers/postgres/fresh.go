@@ -33,7 +33,7 @@ func (p *Prober) startLogin(ctx context.Context) {
 // was not tried, since too many are unanswered, and waits for its turn.
 func (p *Prober) freshLogin(ctx context.Context) (again bool) {
 	asked := p.o.Now()
-	pg, _, f := p.login(ctx, p.o.LoginTimeout)
+	pg, _, f := p.door.login(ctx, p.o.LoginTimeout)
 	if f == nil {
 		p.seen(asked, topology.Probe{Kind: topology.ProbeLogin})
 		hangUp(pg)

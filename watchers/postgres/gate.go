@@ -16,6 +16,10 @@ const (
 	// oddAgain spaces the attempts at something that is no PostgreSQL, or refuses
 	// for an unforeseen reason.
 	oddAgain = 5 * time.Second
+	// crowdedAgain spaces the attempts while lingerMost connections are unanswered:
+	// the address may be well again long before they are given up, for example
+	// when its host was exchanged.
+	crowdedAgain = 3 * time.Second
 	// confirmAfter separates the two attempts that prove a refusal: more than the
 	// policy's refused_confirm of 50 ms, less than 100 ms.
 	confirmAfter = 75 * time.Millisecond

@@ -18,6 +18,8 @@ type loop struct {
 	reopened                      topology.Mono         // when a lost session was last replaced at once
 	role                          topology.Probe        // the newest role, to see it change
 	said                          topology.FailureClass // what the log knows
+	wanted                        *Ports                // the newest ones of SetPorts
+	ports                         map[uint16]portRun
 }
 
 // due returns when the next question is to be put.
@@ -67,7 +69,7 @@ func (p *Prober) step(ctx context.Context) {
 	case now >= l.nextFull:
 		p.full(ctx)
 	case p.inBurst() && now >= l.nextRole:
-		p.roleTick()
+		p.roleTick(ctx)
 	}
 	if p.o.Now().Mono >= p.loop.nextLogin {
 		p.startLogin(ctx)
@@ -90,7 +92,7 @@ func (p *Prober) full(ctx context.Context) {
 		return
 	}
 	l.proven = true
-	p.remember(probe)
+	p.remember(ctx, probe)
 	p.seen(asked, probe)
 	p.say("", "")
 }
@@ -105,7 +107,7 @@ func (p *Prober) interval() time.Duration {
 
 // roleTick puts the empty query, and asks for everything at once when the
 // answer is news.
-func (p *Prober) roleTick() {
+func (p *Prober) roleTick(ctx context.Context) {
 	asked := p.o.Now()
 	probe, ok, err := p.loop.session.role()
 	switch {
@@ -115,7 +117,7 @@ func (p *Prober) roleTick() {
 	case !ok: // a server or a proxy that does not tell: ask in full instead
 		p.loop.nextFull = asked.Mono
 	default:
-		if p.remember(probe) {
+		if p.remember(ctx, probe) {
 			p.loop.nextFull = asked.Mono
 		}
 		p.seen(asked, probe)
@@ -124,8 +126,13 @@ func (p *Prober) roleTick() {
 }
 
 // remember keeps the newest role and reports whether it is another one.
-func (p *Prober) remember(probe topology.Probe) bool {
+func (p *Prober) remember(ctx context.Context, probe topology.Probe) bool {
 	old := p.loop.role
+	if probe.InRecovery == topology.No && probe.ReadOnly == topology.No {
+		p.writes.begin(ctx)
+	} else {
+		p.writes.end()
+	}
 	p.loop.role = probe
 	p.loop.nextRole = p.o.Now().Mono.Add(p.o.BurstInterval)
 	return old.InRecovery != probe.InRecovery || old.ReadOnly != probe.ReadOnly
@@ -134,7 +141,7 @@ func (p *Prober) remember(probe topology.Probe) bool {
 // open makes the kept session. Its login is as good as a fresh one and is
 // reported as that too.
 func (p *Prober) open(ctx context.Context, asked topology.Clock) bool {
-	pg, link, f := p.login(ctx, p.o.ConnectTimeout)
+	pg, link, f := p.door.login(ctx, p.o.ConnectTimeout)
 	if f != nil {
 		if ctx.Err() == nil {
 			p.refused(asked, f)
@@ -184,11 +191,12 @@ func closed(c topology.FailureClass) bool {
 // answered the probe's statement is asked again slowly.
 func (p *Prober) lose(asked topology.Clock, err error, kind topology.ProbeKind) {
 	l := &p.loop
+	p.writes.end()
 	if l.session != nil {
 		l.session.end(err)
 		l.session = nil
 	}
-	f := p.failure(classOfLoss(err), "query on "+p.o.Address.String()+": "+plain(err))
+	f := p.o.failure(classOfLoss(err), "query on "+p.o.Address.String()+": "+plain(err))
 	now := p.o.Now().Mono
 	l.hold = now
 	switch {

@@ -52,6 +52,15 @@ type Options struct {
 	LoginEvery     time.Duration // between fresh logins; zero: 5 s
 	LoginTimeout   time.Duration // of a fresh login; zero: 2 s
 
+	// WriteProbe is a table, with or without its schema, into which a row is
+	// written every second while the node is writable, in a session of its own.
+	// It needs the columns agent (text, primary key) and at (timestamptz). Empty:
+	// nothing is written.
+	WriteProbe string
+	// Agent is the row that WriteProbe writes, so that agents do not wait for one
+	// another; empty: pgsteer.
+	Agent string
+
 	// Now reads the agent's clocks.
 	Now topology.Ticker
 	// Jitter draws a duration from 0 to its argument for the first fresh login,
@@ -82,6 +91,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Database == "" {
 		o.Database = "postgres"
+	}
+	if o.Agent == "" {
+		o.Agent = "pgsteer"
 	}
 	if o.Password == nil {
 		o.Password = func() string { return "" }
@@ -121,16 +133,17 @@ func (o *Options) check() error {
 
 // Prober watches one node. Make it with New.
 type Prober struct {
-	o     Options
-	conns *conns
-	pace  atomic.Int32
-	ask   watchers.Nudge // ask again now
-	plan  watchers.Nudge // the pace has changed
+	o      Options
+	door   *door // of the kept session and the fresh logins
+	pace   atomic.Int32
+	ports  atomic.Pointer[Ports]
+	ask    watchers.Nudge // ask again now
+	plan   watchers.Nudge // the pace or the ports have changed
+	writes *writes        // nil: nothing is written
 
-	loop  loop // belongs to the goroutine of Run
-	gate  gate
+	loop  loop           // belongs to the goroutine of Run
 	fresh fresh          // belongs to the goroutine of the fresh login
-	tasks sync.WaitGroup // that goroutine
+	tasks sync.WaitGroup // that goroutine, and those of the checks
 
 	mu     sync.Mutex // guards the order of the observations
 	report func(topology.Observation)
@@ -147,8 +160,14 @@ func New(o Options) (*Prober, error) {
 	o.setDefaults()
 	o.Logger = o.Logger.With("cluster", o.Cluster, "node", o.Node, "address", o.Address.String())
 	p := &Prober{o: o, ask: watchers.NewNudge(), plan: watchers.NewNudge()}
-	p.conns = newConns(p.ask.Set)
-	if _, err := p.config("", &link{p: p}); err != nil {
+	p.door = newDoor(&p.o, o.Address, p.ask.Set)
+	p.door.settings["search_path"] = "pg_catalog"
+	p.loop.ports = make(map[uint16]portRun)
+	_, err := p.door.config("", &link{door: p.door})
+	if err == nil && o.WriteProbe != "" {
+		p.writes, err = newWrites(p, o.WriteProbe)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -172,14 +191,21 @@ func (p *Prober) Run(ctx context.Context, report func(topology.Observation)) err
 	p.report = report
 	now := p.o.Now().Mono
 	p.loop.nextFull, p.loop.nextLogin = now, now.Add(p.o.Jitter(p.o.LoginEvery))
+	if p.writes != nil {
+		p.tasks.Go(p.writes.run)
+	}
 	for p.sleep(ctx) {
+		p.followPorts(ctx)
 		p.step(ctx)
+	}
+	if p.writes != nil {
+		p.writes.close()
 	}
 	p.tasks.Wait()
 	if s := p.loop.session; s != nil {
 		s.end(nil)
 	}
-	p.conns.part()
+	p.door.conns.part()
 	return nil
 }
 
@@ -195,8 +221,9 @@ func (p *Prober) failed(asked topology.Clock, f *topology.Failure, kind topology
 	p.emit(topology.Observation{AskedAt: asked, Failure: f})
 }
 
-func (p *Prober) failure(class topology.FailureClass, text string) *topology.Failure {
-	return &topology.Failure{Class: class, Text: text, Node: p.o.Node, Address: p.o.Address}
+// failure names the node by its own address, whichever door was shut.
+func (o *Options) failure(class topology.FailureClass, text string) *topology.Failure {
+	return &topology.Failure{Class: class, Text: text, Node: o.Node, Address: o.Address}
 }
 
 func (p *Prober) emit(o topology.Observation) {

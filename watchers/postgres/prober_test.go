@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,12 +169,12 @@ func TestHungQueryTimesOut(t *testing.T) {
 		got := r.after(1299 * ms)
 		r.want(got, "")
 		r.want(r.after(ms), "!timeout")
-		if n := r.conns.unanswered(); n != 1 {
+		if n := r.door.conns.unanswered(); n != 1 {
 			t.Errorf("%d connections wait for a late answer, want the lost session", n)
 		}
 		r.server.Set(func(s *pgtest.State) { s.HangQuery = false })
 		r.want(r.after(0), "login full=writable") // the late answer is a sign of life
-		if n := r.conns.unanswered(); n != 0 {
+		if n := r.door.conns.unanswered(); n != 0 {
 			t.Errorf("%d connections wait for a late answer after it came", n)
 		}
 		if c := r.server.Counts(); c.Terminated != 1 || r.server.Open() != 1 {
@@ -192,8 +191,8 @@ func TestFrozenServerGetsFewConnectionsAndIsSeenToThaw(t *testing.T) {
 		if n := attempts(got, topology.FailTimeout); n < 10 {
 			t.Errorf("%d timeouts reported in 12 s, want about one a second", n)
 		}
-		if n := r.server.Open(); n > lingerMost+1 {
-			t.Errorf("%d connections are open at a frozen server, want at most %d", n, lingerMost+1)
+		if n, most := r.server.Open(), lingerMost+int(lingerFor/crowdedAgain)+1; n > most {
+			t.Errorf("%d connections are open at a frozen server, want at most %d", n, most)
 		}
 		r.server.Set(func(s *pgtest.State) { s.HangQuery, s.HangLogin = false, false })
 		if got := words(r.after(60 * ms)); !strings.HasPrefix(got, "login full=writable") {
@@ -236,79 +235,6 @@ func TestSilentHost(t *testing.T) {
 	})
 }
 
-func TestServersThatRefuseAreAskedSlowly(t *testing.T) {
-	for _, c := range []struct {
-		state  string
-		class  topology.FailureClass
-		logins int // in a minute, the first one included
-		alive  bool
-	}{
-		{"57P03", topology.FailStarting, 30, false},
-		{"53300", topology.FailSlots, 30, false},
-		{"28P01", topology.FailAuth, 1, true},
-		{"28000", topology.FailAuth, 1, true},
-		{"42501", topology.FailAuth, 1, true},
-		{"3D000", topology.FailDatabase, 1, true},
-		{"XX000", topology.FailProtocol, 12, false},
-	} {
-		t.Run(c.state, func(t *testing.T) {
-			withRig(t, pgtest.State{Probe: primary, LoginError: c.state}, Options{}, func(r *rig) {
-				r.SetPace(Burst)
-				r.after(0)
-				for range 59 {
-					r.Nudge()
-					r.after(time.Second)
-				}
-				n := r.server.Counts()
-				if n.Logins != c.logins || (n.Alive > 0) != c.alive {
-					t.Errorf("%d logins and %d questions for liveness in a minute, want %d logins", n.Logins, n.Alive, c.logins)
-				}
-				if got := attempts(r.seen, c.class); got != len(r.seen) || got < c.logins {
-					t.Errorf("observed %q, want %s alone", words(r.seen), c.class)
-				}
-				if lines := strings.Count(r.log.String(), "\n"); lines != 1 {
-					t.Errorf("%d log lines, want one:\n%s", lines, r.log.String())
-				}
-				r.server.Set(func(s *pgtest.State) { s.LoginError = "" })
-				if w := words(r.after(5 * time.Second)); !strings.Contains(w, "full=writable") {
-					t.Errorf("observed %q after the trouble, want an answer", w)
-				}
-			})
-		})
-	}
-}
-
-func TestAnotherPasswordIsTriedAtOnce(t *testing.T) {
-	var password atomic.Pointer[string]
-	old, rotated := "old secret", "new secret"
-	password.Store(&old)
-	o := Options{Password: func() string { return *password.Load() }}
-	withRig(t, pgtest.State{Probe: primary, Password: rotated}, o, func(r *rig) {
-		r.want(r.after(2*time.Second), "!auth !auth !auth")
-		password.Store(&rotated)
-		r.want(r.after(time.Second), "login full=writable")
-		for _, o := range r.seen {
-			if o.Failure != nil && strings.Contains(o.Failure.Text, "secret") {
-				t.Errorf("a text holds the password: %s", o.Failure.Text)
-			}
-		}
-	})
-}
-
-func TestPasswordThatIsRefusedLaterTroublesTheFreshLoginAlone(t *testing.T) {
-	withRig(t, pgtest.State{Probe: primary}, Options{}, func(r *rig) {
-		r.after(100 * ms)
-		r.server.Set(func(s *pgtest.State) { s.LoginError = "28P01" })
-		got := words(r.after(30 * time.Second))
-		if strings.Count(got, "login!auth") != 6 || strings.Count(got, "full=writable") != 30 {
-			t.Errorf("observed %q, want six refused logins beside 30 full probes", got)
-		}
-		if c := r.server.Counts(); c.Logins != 2 || c.Alive != 5 {
-			t.Errorf("%d logins and %d questions for liveness, want 2 and 5", c.Logins, c.Alive)
-		}
-	})
-}
-
 func TestBackOffPaceIsSlowWithoutASession(t *testing.T) {
 	withRig(t, pgtest.State{Silent: true}, Options{}, func(r *rig) {
 		r.SetPace(BackOff)
@@ -345,6 +271,25 @@ func TestNewNamesEveryMissingOption(t *testing.T) {
 			t.Errorf("%q does not name %s", err, name)
 		}
 	}
+}
+
+// An address that swallowed connections is asked again soon, also when nobody
+// ever answers the old ones: its host may have been exchanged.
+func TestAddressThatSwallowedConnectionsIsNotForgotten(t *testing.T) {
+	withRig(t, pgtest.State{HangLogin: true}, Options{}, func(r *rig) {
+		r.after(8 * time.Second)
+		if n := r.door.conns.unanswered(); n < lingerMost {
+			t.Fatalf("%d connections are unanswered, the test needs %d", n, lingerMost)
+		}
+		next := pgtest.New(pgtest.State{Probe: replica})
+		defer next.Close()
+		r.moved.Store(next)
+		if w := words(r.after(crowdedAgain + time.Second)); !strings.Contains(w, "full=standby") {
+			t.Errorf("observed %q, want an answer of the new host", w)
+		}
+		r.server.Set(func(s *pgtest.State) { s.HangLogin = false })
+		r.after(ms) // the late answers are read
+	})
 }
 
 // A postmaster that hangs for long is asked at a steady pace, also when so many

@@ -17,7 +17,8 @@ func TestRowsOfTheScriptedServerAreRead(t *testing.T) {
 		{
 			InRecovery: topology.No, ReadOnly: topology.No, SystemID: 1<<63 + 5, Timeline: 0x1F, WriteLSN: 0x2_0000_0060,
 			Upstream: topology.No, StartedAt: at, Receiver: topology.Receiver{Running: topology.No, Streaming: topology.No, MessageAge: -1},
-			Standbys: []topology.Standby{{Name: "n2", State: "streaming", SyncState: "async", ReplayLSN: 7}},
+			Standbys:    []topology.Standby{{Name: "n2", State: "streaming", SyncState: "async", ReplayLSN: 7}},
+			SyncWaiters: 3,
 		},
 		{
 			InRecovery: topology.Yes, ReadOnly: topology.Yes, SystemID: 5, Timeline: 3, ReceiveLSN: 9, ReplayLSN: 8,
@@ -27,7 +28,7 @@ func TestRowsOfTheScriptedServerAreRead(t *testing.T) {
 				SenderHost: "10.0.0.1", SenderPort: 5432, MessageAge: 30 * time.Second,
 			},
 		},
-		{InRecovery: topology.Yes, ReadOnly: topology.Yes, Timeline: 2, Receiver: topology.Receiver{MessageAge: -1}}, // no rights
+		{InRecovery: topology.Yes, ReadOnly: topology.Yes, Timeline: 2, SyncWaiters: -1, Receiver: topology.Receiver{MessageAge: -1}}, // no rights
 	} {
 		want.Kind = topology.ProbeFull
 		got, err := parseAnswer(pgtest.Row(want))
@@ -53,7 +54,7 @@ func TestAnEmptyAnswerIsUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := topology.Probe{Kind: topology.ProbeFull, Receiver: topology.Receiver{MessageAge: -1}}
+	want := topology.Probe{Kind: topology.ProbeFull, SyncWaiters: -1, Receiver: topology.Receiver{MessageAge: -1}}
 	if d := cmp.Diff(want, p); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}

@@ -119,7 +119,8 @@ func (w *watch) untilFailure(c topology.FailureClass) topology.Failure {
 	return *w.until(string(c), func(o topology.Observation) bool { return o.Failure != nil && o.Failure.Class == c }).Failure
 }
 
-// log returns the lines that a node wrote, but those of checkpoints.
+// logLines returns the lines that a node wrote, but those of checkpoints and of
+// its receiver, which comes and goes by the tests' own doing.
 func logLines(t *testing.T, n *lab.Node) []string {
 	t.Helper()
 	b, err := os.ReadFile(n.LogFile())
@@ -129,7 +130,7 @@ func logLines(t *testing.T, n *lab.Node) []string {
 	var lines []string
 	for l := range strings.Lines(string(b)) {
 		if !strings.Contains(l, "checkpoint") && !strings.Contains(l, "restartpoint") &&
-			!strings.Contains(l, "recovery restart point") && !strings.HasPrefix(l, "\t") {
+			!strings.Contains(l, "recovery restart point") && !strings.Contains(l, "started streaming WAL") && !strings.HasPrefix(l, "\t") {
 			lines = append(lines, l)
 		}
 	}
@@ -314,7 +315,7 @@ func (w *world) frozen(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.untilKind(topology.ProbeFull)
-		for p.conns.unanswered() > 0 {
+		for p.door.conns.unanswered() > 0 {
 			p.untilKind(topology.ProbeFull)
 		}
 	})

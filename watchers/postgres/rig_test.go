@@ -2,10 +2,15 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"net"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +34,8 @@ type rig struct {
 	*Prober
 	t      *testing.T
 	server *pgtest.Server
+	front  *pgtest.Server                // what listens on frontPort
+	moved  atomic.Pointer[pgtest.Server] // who lives at the node's address now; nil: server
 	start  time.Time
 	log    bytes.Buffer
 
@@ -37,15 +44,27 @@ type rig struct {
 	told int // how many of them after has returned
 }
 
+const frontPort = 6432
+
+// dial connects to who lives at an address.
+func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	to := cmp.Or(r.moved.Load(), r.server)
+	if strings.HasSuffix(address, fmt.Sprint(":", frontPort)) {
+		to = r.front
+	}
+	return to.Dial(ctx, network, address)
+}
+
 // withRig runs a test on a started prober, and afterwards holds it to its
 // manners: no reset, no cancel request, nothing left open.
 func withRig(t *testing.T, s pgtest.State, o Options, test func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, server: pgtest.New(s), start: time.Now()}
+		r := &rig{t: t, server: pgtest.New(s), front: pgtest.New(pgtest.State{}), start: time.Now()}
 		defer r.server.Close()
+		defer r.front.Close()
 		o.Cluster, o.Node, o.Address, o.User = "main", "n1", addr, "probe"
-		o.Now, o.Dial, o.Lookup = topology.NewTicker(time.Now), r.server.Dial, r.server.Lookup
+		o.Now, o.Dial, o.Lookup = topology.NewTicker(time.Now), r.dial, r.server.Lookup
 		o.Jitter = func(d time.Duration) time.Duration { return d }
 		o.Logger = slog.New(slog.NewTextHandler(&r.log, nil))
 		p, err := New(o)
@@ -85,9 +104,10 @@ func (r *rig) after(d time.Duration) []topology.Observation {
 func (r *rig) manners() {
 	r.t.Helper()
 	synctest.Wait()
-	c := r.server.Counts()
-	if c.Cancels != 0 || c.Resets != 0 {
-		r.t.Errorf("%d cancel requests and %d resets, none is polite", c.Cancels, c.Resets)
+	for _, s := range []*pgtest.Server{r.server, r.front} {
+		if c := s.Counts(); c.Cancels != 0 || c.Resets != 0 {
+			r.t.Errorf("%d cancel requests and %d resets, none is polite", c.Cancels, c.Resets)
+		}
 	}
 	for i, o := range r.seen {
 		if o.Seq != uint64(i+1) || o.Cluster != "main" || o.Source != (topology.SourceID{Kind: topology.SourcePostgres, Name: "n1"}) {
@@ -108,8 +128,10 @@ func words(list []topology.Observation) string {
 			w = append(w, "!"+string(o.Failure.Class))
 		case o.Failure != nil:
 			w = append(w, string(o.Failure.Asked)+"!"+string(o.Failure.Class))
-		case o.Probe.Kind == topology.ProbeLogin:
-			w = append(w, "login")
+		case o.Port != nil:
+			w = append(w, "port")
+		case o.Probe.Kind == topology.ProbeLogin, o.Probe.Kind == topology.ProbeWrite:
+			w = append(w, string(o.Probe.Kind))
 		case o.Probe.InRecovery == topology.Yes:
 			w = append(w, string(o.Probe.Kind)+"=standby")
 		case o.Probe.ReadOnly == topology.Yes:
@@ -127,6 +149,19 @@ func (r *rig) want(got []topology.Observation, want string) {
 	if w := words(got); w != want {
 		r.t.Errorf("observed %q, want %q", w, want)
 	}
+}
+
+// only returns the observations of one way of asking.
+func only(k topology.ProbeKind, list []topology.Observation) []topology.Observation {
+	return slices.DeleteFunc(slices.Clone(list), func(o topology.Observation) bool {
+		switch {
+		case o.Failure != nil:
+			return o.Failure.Asked != k
+		case o.Port != nil:
+			return k != topology.ProbePort
+		}
+		return o.Probe.Kind != k
+	})
 }
 
 // attempts counts failures by class.
