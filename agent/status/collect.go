@@ -159,16 +159,7 @@ func (x clusterScrape) collectPool(p topology.PoolVerdicts) {
 	x.gauge(descPoolNodes, float64(len(p.Nodes)), x.c.Name, p.Pool)
 	x.gauge(descPoolSize, float64(len(p.Up())), x.c.Name, p.Pool)
 	x.gauge(descFallback, b2f(p.Fallback), x.c.Name, p.Pool)
-	var last time.Time
-	for _, n := range p.Nodes {
-		if at := n.Reason().Since; at.After(last) {
-			last = at
-		}
-	}
-	if last.IsZero() {
-		last = x.c.Snapshot.DecidedAt // an empty pool
-	}
-	x.gauge(descPoolChange, unix(last), x.c.Name, p.Pool)
+	x.gauge(descPoolChange, unix(p.ChangedAt), x.c.Name, p.Pool)
 }
 
 func (x clusterScrape) collectNode(n NodeReport) {

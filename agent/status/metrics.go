@@ -24,7 +24,7 @@ var (
 	descPoolNodes  = desc("pgsteer_pool_nodes", "Nodes of a pool, whatever their verdict.", "cluster", "pool")
 	descPoolSize   = desc("pgsteer_pool_up_nodes", "Nodes that are up in a pool: those that take new sessions.", "cluster", "pool")
 	descFallback   = desc("pgsteer_pool_fallback", "1 while the primary, or a replica beyond max_lag, serves a read pool for want of replicas.", "cluster", "pool")
-	descPoolChange = desc("pgsteer_pool_last_change_timestamp_seconds", "When the leading reason of a node of the pool changed last.", "cluster", "pool")
+	descPoolChange = desc("pgsteer_pool_last_change_timestamp_seconds", "When a verdict, a weight, an address or a leading reason in the pool changed last.", "cluster", "pool")
 
 	descGeneration = desc("pgsteer_generation", "Decisions of a cluster that differed from the one before, since the start of the agent.", "cluster")
 	descHash       = desc("pgsteer_decision_info", "1; the label has the hash of the decision, equal on agents that decide alike.", "cluster", "hash")

@@ -61,7 +61,7 @@ func view(cluster string, change func(*topology.Snapshot, *topology.Facts)) *top
 		Cluster: cluster, Generation: 7, Urgent: 5, Hash: "0123456789abcdef", DecidedAt: wall.Add(-time.Minute), Complete: true,
 		Authority: topology.AuthorityStatus{Kind: topology.AuthorityPatroni, State: topology.AuthorityStateCurrent, Leader: "n1"},
 		Writer:    "n1",
-		Pools:     []topology.PoolVerdicts{{Pool: "primary", Mode: topology.ModeWrite}, {Pool: "replica", Mode: topology.ModeRead}},
+		Pools:     []topology.PoolVerdicts{{Pool: "primary", Mode: topology.ModeWrite}, {Pool: "replica", Mode: topology.ModeRead, ChangedAt: wall.Add(-1200 * time.Millisecond)}},
 	}
 	f := &topology.Facts{Timeline: 3, SystemID: 7, Nodes: make(map[string]topology.NodeFacts)}
 	f.Sources = []topology.SourceFacts{{Source: topology.SourceID{Kind: topology.SourceConsul, Name: cluster}, OKAt: before(4 * time.Second)}}
