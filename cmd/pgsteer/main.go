@@ -21,9 +21,11 @@ import (
 type cli struct {
 	Run            runCmd       `cmd:"" help:"Run the agent: watch, decide, and tell the balancers."`
 	Validate       validateCmd  `cmd:"" help:"Read a configuration and print every fault with file:line:column."`
+	Schema         schemaCmd    `cmd:"" help:"Print a JSON Schema of the configuration file, for editors with a YAML language server."`
 	Status         statusCmd    `cmd:"" help:"Show what the running agent has decided."`
 	Explain        explainCmd   `cmd:"" help:"Show why a node has its verdict, by which evidence, and what would change it."`
 	Render         renderCmd    `cmd:"" help:"Print the files that the configuration's templates give for the running agent's nodes."`
+	Simulate       simulateCmd  `cmd:"" help:"Play scenario files against the rules: what would pgsteer do if …"`
 	EnvoyBootstrap bootstrapCmd `cmd:"" name:"envoy-bootstrap" help:"Print a bootstrap file for an Envoy that subscribes to this agent."`
 	Demo           demoCmd      `cmd:"" help:"Three real PostgreSQL nodes behind a real HAProxy on loopback: a switchover, a crash and a frozen primary, in about a minute."`
 	Version        versionCmd   `cmd:"" help:"Print the version."`

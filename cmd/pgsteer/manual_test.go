@@ -35,7 +35,7 @@ func commandsPage(t *testing.T) string {
 	b.WriteString(`# Commands
 
 Exit codes: 0 is good, 1 an error (its text says what was tried, on what, and what happens next), 2 a wrong command line,
-and also what ` + "`render --diff`" + ` returns when files would change. ` + "`run`" + ` ends with 0 on SIGTERM and SIGINT, within two seconds; a
+and also what ` + "`render --diff`" + ` returns when files would change, and ` + "`simulate`" + ` when a file cannot be played. ` + "`run`" + ` ends with 0 on SIGTERM and SIGINT, within two seconds; a
 second signal ends it at once. SIGHUP, and a change of the configuration file, reload it. Under systemd use
 ` + "`Type=notify` with `ExecReload=/bin/kill -HUP $MAINPID`, or from systemd 253 on `Type=notify-reload`" + `: the start is over when every listener is bound and every cluster has been decided once, be it that
 everything is undecided; a database or Consul that is away keeps no unit from starting. This page is generated from the

@@ -48,9 +48,13 @@ var may = map[string][]string{
 		"agent/runtimeapi", "agent/status", "agent/systemd", "watchers", "watchers/consul", "watchers/postgres", "watchers/file",
 		"xds", "xds/resources", "templates/render", "templates/apply", "templates/builtin",
 	},
+	"agent/simulate": {
+		"agent/topology", "agent/engine", "agent/latest", "agent/config", "agent/agentcheck", "agent/healthapi", "agent/status",
+		"watchers/consul", "xds/resources", "templates/render", "templates/builtin",
+	},
 	"internal/demo": {"agent", "agent/config", "agent/topology", "internal/lab"},
 	"cmd/pgsteer": {
-		"agent", "agent/config", "agent/status", "agent/topology", "templates/apply", "templates/render", "xds", "internal/demo",
+		"agent", "agent/config", "agent/simulate", "agent/status", "agent/topology", "templates/apply", "templates/render", "xds", "internal/demo",
 	},
 }
 

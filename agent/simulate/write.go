@@ -1,0 +1,79 @@
+package simulate
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+)
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// WriteText writes a result as a table of what changed and when, followed by
+// the expectations that failed and a line with their number.
+func WriteText(w io.Writer, r *Result) error {
+	b := bufio.NewWriter(w)
+	fmt.Fprintln(b, r.File)
+	if r.About != "" {
+		fmt.Fprintln(b, r.About)
+	}
+	fmt.Fprintln(b)
+	pool, node := 0, 0
+	for _, e := range r.Events {
+		pool, node = max(pool, len(e.Pool)), max(node, len(e.Node))
+	}
+	for _, e := range r.Events {
+		if e.Pool == "" {
+			fmt.Fprintf(b, "%10s  -- %s\n", e.At, e.Note)
+			continue
+		}
+		fmt.Fprintf(b, "%10s  %-*s  %-*s  %-9s  %s\n", e.At, pool, e.Pool, node, e.Node, verdictWord(e), reasonWords(e))
+	}
+	if err := b.Flush(); err != nil {
+		return err
+	}
+	return WriteFailures(w, r)
+}
+
+// WriteFailures writes the expectations that failed, and a line with their number.
+func WriteFailures(w io.Writer, r *Result) error {
+	b := bufio.NewWriter(w)
+	if len(r.Failures) > 0 {
+		fmt.Fprintln(b)
+	}
+	for _, f := range r.Failures {
+		fmt.Fprintln(b, f)
+	}
+	fmt.Fprintf(b, "\n%s: %d expectations, %d failed\n", r.File, r.Expectations, len(r.Failures))
+	return b.Flush()
+}
+
+// WriteJSON writes results as one JSON list.
+func WriteJSON(w io.Writer, all []*Result) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(all)
+}
+
+func verdictWord(e Event) string {
+	switch {
+	case e.Verdict == nil:
+		return "gone"
+	case e.Weight > 0:
+		return e.Verdict.String() + " " + strconv.Itoa(e.Weight) + "%"
+	}
+	return e.Verdict.String()
+}
+
+func reasonWords(e Event) string {
+	if e.Verdict == nil {
+		return "not listed any more"
+	}
+	return string(e.Reason) + ": " + cmp.Or(e.Text, "-")
+}
+
+func sorted(all []string) []string { return slices.Sorted(slices.Values(all)) }
