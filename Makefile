@@ -35,7 +35,7 @@ fmt: ## Format the code
 	$(GO) tool -modfile=tools/go.mod gofumpt -w agent cmd internal templates watchers xds
 
 golden: ## Write golden files anew
-	$(GO) test ./templates/builtin ./xds/resources ./agent/config ./agent/status ./cmd/pgsteer -update
+	$(GO) test ./templates/builtin ./xds/resources ./agent/config ./agent/status ./agent/simulate ./cmd/pgsteer -update
 
 build: ## Build bin/pgsteer
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/pgsteer

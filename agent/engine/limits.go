@@ -89,7 +89,7 @@ func (r *round) readmit(pool topology.Pool, pr *poolRound, want int) int {
 		if n == want {
 			break
 		}
-		if !onlyLate(c) && (judged || !unjudgeable(c.code)) {
+		if !onlyLate(c) && (judged || !slices.Contains(unjudgeable, c.code)) {
 			continue
 		}
 		pr.effects[c.n.i] = append(pr.effects[c.n.i][:0],
@@ -102,12 +102,8 @@ func (r *round) readmit(pool topology.Pool, pr *poolRound, want int) int {
 
 // unjudgeable are the causes that need a proven writer; without one they keep
 // nobody out who would be missed (design.md 4, invariant 5).
-func unjudgeable(code topology.Code) bool {
-	switch code {
-	case topology.CodeLag, topology.CodeLagHard, topology.CodeLagUnknown, topology.CodeNotStreaming, topology.CodePathBroken, topology.CodePaused:
-		return true
-	}
-	return false
+var unjudgeable = []topology.Code{
+	topology.CodeLag, topology.CodeLagHard, topology.CodeLagUnknown, topology.CodeNotStreaming, topology.CodePathBroken, topology.CodePaused,
 }
 
 // sortBehind orders those who could serve by lag, least first. Who serves already
@@ -129,21 +125,19 @@ func onlyLate(c candidate) bool {
 	if c.pool.MaxLagHard > 0 && c.t.lag.Bytes > c.pool.MaxLagHard {
 		return false
 	}
-	switch c.code {
-	case topology.CodeLag, topology.CodeDamped:
-		return true
-	case topology.CodeReturning:
-		return c.t.out
-	}
-	return false
+	return c.code == topology.CodeLag || c.code == topology.CodeDamped || c.code == topology.CodeReturning && c.t.out
 }
 
 // staleEnough: replication is in trouble, but the node answers and is within the
 // hard limit, as far as anybody knows.
 func staleEnough(c candidate) bool {
-	switch c.code {
-	case topology.CodeNotStreaming, topology.CodePathBroken, topology.CodePaused, topology.CodeLagUnknown, topology.CodeReturning:
-		return c.n.failingAt == 0 && (c.pool.MaxLagHard == 0 || c.t.lag.Bytes <= c.pool.MaxLagHard)
+	if !slices.Contains(stale, c.code) {
+		return onlyLate(c)
 	}
-	return onlyLate(c)
+	return c.n.failingAt == 0 && (c.pool.MaxLagHard == 0 || c.t.lag.Bytes <= c.pool.MaxLagHard)
+}
+
+// stale are the troubles of replication with which a replica may serve as a last resort.
+var stale = []topology.Code{
+	topology.CodeNotStreaming, topology.CodePathBroken, topology.CodePaused, topology.CodeLagUnknown, topology.CodeReturning,
 }

@@ -24,7 +24,8 @@ func (r *round) decidePools() {
 // writePool is the writer rule's word, and what this pool adds to it.
 func (r *round) writePool(pool topology.Pool, pr *poolRound) {
 	for _, n := range r.nodes {
-		out := append(pr.effects[n.i][:0], r.writer[n.i]...)
+		out := pr.effects[n.i][:0]
+		out = append(out, r.writer[n.i]...)
 		if n.Name == r.s.holder.name {
 			if e, bad := r.portEffect(pool, n); bad {
 				out = worsened(out, e)

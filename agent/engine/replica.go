@@ -129,13 +129,16 @@ func (r *round) unjudged(s seat) effect {
 	if s.t.out {
 		return r.effect(topology.Drain, topology.CodeLag, s.t.outAt, "lagged by %s; no proven writer to compare with", s.t.lag.Bytes.Short())
 	}
-	if s.was.Verdict == topology.Drain || s.was.Verdict == topology.Down {
-		switch code := s.was.Reason().Code; code {
-		case topology.CodeNotStreaming, topology.CodePathBroken, topology.CodePaused, topology.CodeTimeline, topology.CodeLagUnknown:
-			return r.effect(s.was.Verdict, code, 0, "as before; no proven writer to compare with")
-		}
+	was, code := s.was.Verdict, s.was.Reason().Code
+	if (was == topology.Drain || was == topology.Down) && slices.Contains(remembered, code) {
+		return r.effect(was, code, 0, "as before; no proven writer to compare with")
 	}
 	return r.serving(s)
+}
+
+// remembered are the causes that outlive the writer that they were found by.
+var remembered = []topology.Code{
+	topology.CodeNotStreaming, topology.CodePathBroken, topology.CodePaused, topology.CodeTimeline, topology.CodeLagUnknown,
 }
 
 // serving is the verdict on a replica that nothing speaks against.

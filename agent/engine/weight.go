@@ -20,11 +20,11 @@ func (r *round) weight(s seat, out []effect) int {
 	if s.pool.WeightByLag {
 		w = percent(w, r.lagWeight(s))
 	}
-	switch out[0].code {
-	case topology.CodeSaturated:
-		w = percent(w, saturatedWeight)
-	case topology.CodeRamping:
-		w = percent(w, r.rampWeight(s))
+	switch code := out[0].code; {
+	case code == topology.CodeSaturated:
+		return percent(w, saturatedWeight)
+	case code == topology.CodeRamping:
+		return percent(w, r.rampWeight(s))
 	}
 	return w
 }
