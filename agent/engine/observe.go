@@ -178,6 +178,9 @@ func (n *node) loginFailed(f *topology.Failure, at topology.Mono) {
 	if f.Class == topology.FailSlots {
 		n.slotsAt = at
 	}
+	if f.Class == topology.FailName {
+		return // a name server's trouble; the kept session says more of the node
+	}
 	if !alive(f.Class) && n.loginFail == 0 {
 		n.loginFail = at
 	}

@@ -201,7 +201,7 @@ func (r *round) remember(last topology.PoolVerdicts, pool topology.Pool, pr *poo
 			r.departed(t)
 		case is == topology.Up && (was.Verdict == topology.Drain || was.Verdict == topology.Down) && was.Reason().Code != topology.CodeOtherZone:
 			t.roseAt = r.now.Mono
-			if pr.effects[n.i][0].code == topology.CodeReplica {
+			if code := pr.effects[n.i][0].code; code == topology.CodeReplica || code == topology.CodeRamping {
 				s := seat{pool: pool, n: n, t: t}
 				pr.effects[n.i][0] = r.serving(s)
 				pr.weights[n.i] = r.weight(s, pr.effects[n.i])

@@ -294,6 +294,17 @@ func TestSlowStart(t *testing.T) {
 	w.ask("c")
 	w.want("replica", "c=up/ramping")
 	steps()
+	for range 2 { // again, while its weight still grows
+		w.fails("c", topology.FailStarting)
+		w.run(sec)
+		w.answers("c")
+		for w.run(100 * ms); verdict(w.snap, "replica", "c") != topology.Up; {
+			w.run(100 * ms)
+		}
+		w.wantWeight("c", 25)
+		w.run(18 * sec)
+		w.wantWeight("c", 50)
+	}
 	w.p.SlowStart = 0
 	w.truth("c").StartedAt = w.now.Wall.Add(time.Hour)
 	w.ask("c")
@@ -470,8 +481,10 @@ func TestPortRule(t *testing.T) {
 	w.portFails("a", 6432, topology.FailAuth) // it answers
 	w.pass(5 * sec)
 	w.want("bouncer", "a=up/writer")
+	w.portOpen("c", 6432)
+	w.run(sec)
 	w.portFails("c", 6432, topology.FailTimeout)
-	w.run(1900 * ms)
+	w.run(900 * ms) // from the last answer on
 	w.want("reads", "c=up")
 	w.run(200 * ms)
 	w.want("reads", "c=drain/port")

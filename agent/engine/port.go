@@ -58,6 +58,10 @@ func (r *round) portEffect(pool topology.Pool, n *node) (effect, bool) {
 		return effect{}, false
 	}
 	p := n.ports[pool.Port]
+	word := n.knownAt
+	if p != nil {
+		word = max(word, p.okAt, r.s.resumedAt)
+	}
 	switch {
 	case p == nil:
 		return r.effect(topology.Undecided, topology.CodePort, n.knownAt, "port %d not checked yet", pool.Port), true
@@ -65,12 +69,10 @@ func (r *round) portEffect(pool topology.Pool, n *node) (effect, bool) {
 		return effect{}, false
 	case p.refusedAt != 0 && p.refusedTo.Sub(p.refusedAt) >= r.p.RefusedConfirm:
 		return r.effect(topology.Down, topology.CodePort, p.refusedAt, "port %d: refused", pool.Port), true
-	case r.isolatedNow() || !r.since(max(p.okAt, p.failingAt, r.s.resumedAt), r.p.SilentAfter):
+	case r.s.isolated == topology.Yes || !r.since(word, r.p.SilentAfter):
 		return effect{}, false
-	case pool.Mode == topology.ModeRead && r.since(max(p.okAt, p.failingAt), r.p.KillAfter):
+	case pool.Mode == topology.ModeRead && r.since(word, r.p.KillAfter):
 		return r.effect(topology.Down, topology.CodePort, p.failingAt, "port %d: %s", pool.Port, p.failure.Class), true
 	}
 	return r.effect(topology.Drain, topology.CodePort, p.failingAt, "port %d: %s", pool.Port, p.failure.Class), true
 }
-
-func (r *round) isolatedNow() bool { return r.s.isolated == topology.Yes }

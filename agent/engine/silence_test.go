@@ -344,3 +344,16 @@ func TestFailuresOnlyAdd(t *testing.T) {
 		}
 	}
 }
+
+// TestLoginByName: a name that does not resolve is no silence of a server whose
+// kept session answers (FR-29).
+func TestLoginByName(t *testing.T) {
+	w := settled(t, patroni)
+	for range 20 {
+		w.fail("a", topology.FailName, topology.ProbeLogin)
+		w.fail("b", topology.FailTimeout, topology.ProbeLogin)
+		w.run(sec)
+	}
+	w.want("primary", "a=up/writer")
+	w.want("replica", "b=drain/silent c=up")
+}

@@ -107,6 +107,7 @@ func (o *Options) setDefaults() {
 	if o.Lookup == nil {
 		o.Lookup = net.DefaultResolver.LookupHost
 	}
+	o.Lookup = (&names{lookup: o.Lookup}).Lookup
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
