@@ -17,7 +17,10 @@ func (a *Agent) buildTemplates(groups []apply.Group) (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &part{run: ap.Run, status: func() []status.Sink {
+	// What stood in the way of a file may have been mended in another one, which
+	// no reload of ours can see: every reload tries again.
+	retry := func(*config.Config) { ap.Retry() }
+	return &part{run: ap.Run, live: retry, status: func() []status.Sink {
 		var out []status.Sink
 		for _, s := range ap.Status() {
 			counters := map[string]uint64{"reloads": s.Reloads, "reloads_failed": s.ReloadsFailed}
@@ -28,7 +31,10 @@ func (a *Agent) buildTemplates(groups []apply.Group) (*part, error) {
 			if why != "" && s.LastOutput != "" {
 				why += ": " + strings.Join(strings.Fields(s.LastOutput), " ")
 			}
-			out = append(out, status.Sink{Name: "template " + s.Group, State: string(s.State), Error: why, Since: s.Since, Counters: counters})
+			out = append(out, status.Sink{
+				Name: "template " + s.Group, State: string(s.State), Error: why, Since: s.Since, Counters: counters,
+				Gauges: map[string]uint64{"left_out": uint64(len(s.LeftOut)), "old_processes": uint64(s.OldProcesses)},
+			})
 		}
 		return out
 	}}, nil

@@ -11,7 +11,8 @@
 //	down #reason         takes none; HAProxy ends its sessions where it is told to
 //
 // Guarantees: what is undecided gets no answer at all, so that HAProxy leaves the
-// server as it is. No line is ever sent without its end, since HAProxy ignores
+// server as it is. A request that comes in pieces is not judged by its first one.
+// No line is ever sent without its end, since HAProxy ignores
 // such a line and keeps an old state. No administrative word is sent: HAProxy
 // keeps them past our own life, and they would undo an operator's. Every answer
 // is read from a table that was made once per decision: answering takes no lock,
@@ -49,8 +50,13 @@ type Options struct {
 	// are closed unanswered. Zero: 1024.
 	MaxConns int
 	// ReadQuiet is how long a request without line end must pause to count as
-	// whole: HAProxy's runtime API cannot put a line end into agent-send. Zero: 30 ms.
+	// whole when it names a server that is known: HAProxy's runtime API cannot put a
+	// line end into agent-send. Zero: 30 ms.
 	ReadQuiet time.Duration
+	// ReadPatience is the same for a request that may have lost its end: it names
+	// nobody, or it is also how a longer known name begins. It must end within
+	// HAProxy's agent-inter. Zero: 300 ms.
+	ReadPatience time.Duration
 	// Timeout bounds one exchange, from accept to close. Zero: 1 s.
 	Timeout time.Duration
 	// Logger; nil: nothing is logged.
@@ -84,14 +90,16 @@ func New(o Options) (*Server, error) {
 	if o.Views == nil || o.Now == nil {
 		return nil, errors.New("agentcheck needs Views and Now")
 	}
-	if o.MaxConns < 0 || o.ReadQuiet < 0 || o.Timeout < 0 {
-		return nil, fmt.Errorf("agentcheck: negative option: max conns %d, quiet %s, timeout %s", o.MaxConns, o.ReadQuiet, o.Timeout)
+	if o.MaxConns < 0 || min(o.ReadQuiet, o.ReadPatience, o.Timeout) < 0 {
+		return nil, fmt.Errorf("agentcheck: negative option: max conns %d, quiet %s, patience %s, timeout %s",
+			o.MaxConns, o.ReadQuiet, o.ReadPatience, o.Timeout)
 	}
 	if o.Clusters == nil {
 		o.Clusters = o.Views.Keys
 	}
 	o.MaxConns = cmp.Or(o.MaxConns, 1024)
 	o.ReadQuiet = cmp.Or(o.ReadQuiet, 30*time.Millisecond)
+	o.ReadPatience = cmp.Or(o.ReadPatience, 300*time.Millisecond)
 	o.Timeout = cmp.Or(o.Timeout, time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/lab"
+	"github.com/pgsteer/pgsteer/internal/lab/labtest"
 )
 
 const haproxyConfig = `
@@ -40,19 +42,13 @@ backend guard_main_replica
 `
 
 // startHAProxy runs a real HAProxy that polls a port every 20 ms and returns the
-// path of its admin socket. It skips the test without HAProxy, except where CI
-// promises one.
+// path of its admin socket.
 func startHAProxy(t *testing.T, port int) string {
 	t.Helper()
-	binary, err := exec.LookPath("haproxy")
+	labtest.Need(t, lab.NeedHAProxy)
+	binary, err := lab.HAProxyProgram()
 	if err != nil {
-		binary, err = exec.LookPath("/usr/sbin/haproxy")
-	}
-	switch {
-	case err != nil && os.Getenv("CI") == "true":
-		t.Fatal("no haproxy on a machine that promises one")
-	case err != nil:
-		t.Skip("no haproxy")
+		t.Fatal(err)
 	}
 	dir, err := os.MkdirTemp("", "pgsteer") // t.TempDir may be too long for a socket
 	if err != nil {
@@ -112,8 +108,11 @@ func TestHAProxyObeysEveryAnswer(t *testing.T) {
 	socket := startHAProxy(t, ln.Addr().(*net.TCPAddr).Port)
 
 	healthy := verdict("n2", topology.Up, topology.CodeReplica, "lag 0B")
-	half := verdict("n2", topology.Up, topology.CodeLagOverride, "lag 70MB > 64MB")
-	half.Weight = 50
+	weighing := func(weight int, code topology.Code) topology.NodeVerdict {
+		v := verdict("n2", topology.Up, code, "lag 70MB > 64MB")
+		v.Weight = weight
+		return v
+	}
 	steps := []struct {
 		name          string
 		verdict       topology.NodeVerdict
@@ -123,10 +122,14 @@ func TestHAProxyObeysEveryAnswer(t *testing.T) {
 		{"maintenance", verdict("n2", topology.Drain, topology.CodeMaintenance, "by hand, #42\nuntil 5"), "op=2 admin=0 weight=0", "op=2 admin=0 weight=100"},
 		{"healthy after maintenance", healthy, "op=2 admin=0 weight=100", "op=0 admin=0 weight=100"},
 		{"lag", verdict("n2", topology.Drain, topology.CodeLag, "lag 70MB > 64MB"), "op=2 admin=0 weight=0", "op=2 admin=0 weight=100"},
-		{"half", half, "op=2 admin=0 weight=50", "op=0 admin=0 weight=100"},
+		{"half", weighing(50, topology.CodeLagOverride), "op=2 admin=0 weight=50", "op=0 admin=0 weight=100"},
 		{"dead", verdict("n2", topology.Down, topology.CodeRefused, strings.Repeat("connection refused ", 20)), "op=0 admin=0 weight=50", "op=2 admin=0 weight=100"},
 		{"undecided keeps what stands", verdict("n2", topology.Undecided, topology.CodeNoEvidence, ""), "op=0 admin=0 weight=50", "op=2 admin=0 weight=100"},
+		{"ramping after death", weighing(25, topology.CodeRamping), "op=2 admin=0 weight=25", "op=0 admin=0 weight=100"},
+		{"ramping on", weighing(50, topology.CodeRamping), "op=2 admin=0 weight=50", "op=0 admin=0 weight=100"},
 		{"healthy after death", healthy, "op=2 admin=0 weight=100", "op=0 admin=0 weight=100"},
+		{"not selected any more", verdict("n2", topology.Drain, topology.CodeNotSelected, "not in pool"), "op=2 admin=0 weight=0", "op=2 admin=0 weight=100"},
+		{"least weight as fallback", weighing(1, topology.CodeFallback), "op=2 admin=0 weight=1", "op=0 admin=0 weight=100"},
 	}
 	for _, step := range steps {
 		t.Run(step.name, func(t *testing.T) {

@@ -121,26 +121,34 @@ func (s *Server) converse(c net.Conn) {
 // returns nil when not one byte came. Such a client gets no answer: its request
 // may be lost on the way, and "down" would then cut a healthy server's sessions.
 func (s *Server) read(c net.Conn, buf []byte, end time.Time) []byte {
-	n := 0
+	n, patient := 0, false
 	for n < len(buf) {
 		k, err := c.Read(buf[n:])
 		if i := bytes.IndexByte(buf[n:n+k], '\n'); i >= 0 {
 			return buf[:n+i]
 		}
 		n += k
-		if err != nil && n == 0 {
+		switch {
+		case err != nil && n == 0:
 			return nil
+		case err == nil:
+			patient = false
+			c.SetReadDeadline(earlier(end, time.Now().Add(s.opts.ReadQuiet)))
+		case patient || s.whole(buf[:n]):
+			return buf[:n]
+		default: // the rest may still be on its way; the end of a stream is read again at once
+			patient = true
+			c.SetReadDeadline(earlier(end, time.Now().Add(s.opts.ReadPatience-s.opts.ReadQuiet)))
 		}
-		if err != nil {
-			break
-		}
-		quiet := time.Now().Add(s.opts.ReadQuiet)
-		if quiet.After(end) {
-			quiet = end
-		}
-		c.SetReadDeadline(quiet)
 	}
 	return buf[:n]
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // tell answers without waiting for a request. What the client sent is read

@@ -86,6 +86,28 @@ func (s *Server) answerLoose(request []byte) []byte {
 	return s.unknown(request, words[2], []string{cluster})
 }
 
+// whole reports whether a request without line end names a server that is known,
+// and is not the beginning of another one's name: after "main primary n1" may come
+// the 0 of n10, and the one's word must never be the other's.
+func (s *Server) whole(request []byte) bool {
+	words := strings.Fields(string(request))
+	if len(words) != 3 {
+		return false
+	}
+	v := s.opts.Views.Get(words[0])
+	if !v.Valid(s.opts.Now().Mono) {
+		return false
+	}
+	key, known := words[1]+" "+words[2], false
+	for k := range s.cell(words[0]).answersOf(v.Snapshot) {
+		if strings.HasPrefix(k, key) && k != key {
+			return false
+		}
+		known = known || k == key
+	}
+	return known
+}
+
 // cell returns the cell of a cluster that has a view, and makes it.
 func (s *Server) cell(cluster string) *cell {
 	if c := (*s.cells.Load())[cluster]; c != nil {

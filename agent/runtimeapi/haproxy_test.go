@@ -10,11 +10,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/lab"
+	"github.com/pgsteer/pgsteer/internal/lab/labtest"
 )
 
 // rig is a real HAProxy before two servers that tell their names. It listens on
@@ -50,6 +53,10 @@ backend be_main_primary
  server n2 127.0.0.1:%[4]d agent-send "main primary n2\n"
 backend guard_main_primary
  server g 127.0.0.1:9 agent-send "main primary !guard\n" agent-check agent-addr 127.0.0.1 agent-port %[2]d agent-inter 10m no-check
+backend be_main_replica
+ balance leastconn
+ server n1 127.0.0.1:%[3]d agent-send "main replica n1\n"
+ server n2 127.0.0.1:%[4]d agent-send "main replica n2\n" agent-port %[5]d agent-inter 20ms
 `
 
 func newRig(tb testing.TB) *rig {
@@ -64,7 +71,7 @@ func newRig(tb testing.TB) *rig {
 		r.dir = dir
 	}
 	r.config = filepath.Join(r.dir, "haproxy.cfg")
-	text := fmt.Sprintf(rigConfig[1:], r.dir, greet(tb, ""), greet(tb, "n1"), greet(tb, "n2"))
+	text := fmt.Sprintf(rigConfig[1:], r.dir, greet(tb, ""), greet(tb, "n1"), greet(tb, "n2"), greet(tb, "up 100%\n"))
 	if err := os.WriteFile(r.config, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)
 	}
@@ -87,16 +94,12 @@ func newRig(tb testing.TB) *rig {
 // findHAProxy skips the test without HAProxy, except where CI promises it.
 func findHAProxy(tb testing.TB) string {
 	tb.Helper()
-	for _, name := range []string{"haproxy", "/usr/sbin/haproxy"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
+	labtest.Need(tb, lab.NeedHAProxy)
+	path, err := lab.HAProxyProgram()
+	if err != nil {
+		tb.Fatal(err)
 	}
-	if os.Getenv("CI") == "true" {
-		tb.Fatal("no haproxy on a machine that promises one")
-	}
-	tb.Skip("no haproxy")
-	return ""
+	return path
 }
 
 // greet listens on a free port and says name to everybody, or closes at once
@@ -236,6 +239,54 @@ func TestHAProxyFollowsTheWriter(t *testing.T) {
 	if st := r.pusher.Status()[0]; st.Err != nil || st.Process == "" {
 		t.Errorf("status %+v", st)
 	}
+}
+
+// A weight is pushed as the agent check would say it, in percent of the initial
+// one. It lasts as long as nobody says anything else: HAProxy's next good agent
+// check (here n2's, which says 100 % all the time) replaces it.
+func TestHAProxyTakesWeights(t *testing.T) {
+	r := newRig(t)
+	weights := func(want string) func() error {
+		return func() error {
+			if got := r.weights(t); got != want {
+				return fmt.Errorf("weights %s, want %s", got, want)
+			}
+			return nil
+		}
+	}
+	for generation, step := range []struct {
+		verdict topology.Verdict
+		weight  int
+		want    string
+	}{
+		{up, 25, "n1=25 n2=100"}, {up, 50, "n1=50 n2=100"}, {drain, 100, "n1=0 n2=100"}, {up, 1, "n1=1 n2=100"}, {up, 100, "n1=100 n2=100"},
+	} {
+		p := replicas(step.verdict, step.verdict)
+		for i := range p.Nodes {
+			p.Nodes[i].Weight = step.weight
+		}
+		show(&r.views, snapshot(uint64(generation+1), 1, p)) // only the first is urgent
+		eventually(t, 5*time.Second, weights(step.want))
+	}
+}
+
+// weights are those of the replica pool's servers.
+func (r *rig) weights(tb testing.TB) string {
+	tb.Helper()
+	c, err := net.Dial("unix", r.dir+"/admin.sock")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, "show servers state be_main_replica\n")
+	b, _ := io.ReadAll(c)
+	var out []string
+	for line := range strings.Lines(string(b)) {
+		if w := strings.Fields(line); len(w) > 7 && w[1] == "be_main_replica" {
+			out = append(out, w[3]+"="+w[7])
+		}
+	}
+	return strings.Join(out, " ")
 }
 
 func TestHAProxyRestartIsToldEverything(t *testing.T) {

@@ -95,6 +95,38 @@ func TestPlanOrder(t *testing.T) {
 	}
 }
 
+// Weights move in slow start, with lag, and for a fallback: each step is told, and
+// nothing of servers that stay as they are.
+func TestPlanTellsWeights(t *testing.T) {
+	at := func(weights ...int) topology.PoolVerdicts {
+		p := pool("reports", topology.ModeRead, up, up, drain)
+		for i, w := range weights {
+			p.Nodes[i].Weight = w
+		}
+		return p
+	}
+	_, confirmed := told(t, snapshot(1, 1, at(25, 100, 100)), nil)
+	for _, step := range []struct {
+		name string
+		pool topology.PoolVerdicts
+		want []string
+	}{
+		{"one ramps", at(50, 100, 100), []string{"set server be_main_reports/n1 weight 50%", "set server be_main_reports/n1 agent up"}},
+		{"nothing", at(50, 100, 100), nil},
+		{"a weight of who drains is none", at(50, 100, 30), nil},
+		{"two at once", at(100, 10, 30), []string{
+			"set server be_main_reports/n1 weight 100%", "set server be_main_reports/n1 agent up",
+			"set server be_main_reports/n2 weight 10%", "set server be_main_reports/n2 agent up",
+		}},
+	} {
+		var commands []string
+		commands, confirmed = told(t, snapshot(2, 1, step.pool), confirmed)
+		if diff := cmp.Diff(step.want, commands); diff != "" {
+			t.Errorf("%s: %s", step.name, diff)
+		}
+	}
+}
+
 func TestPlanHoldsWhatIsUndecided(t *testing.T) {
 	s := snapshot(1, 1, pool("primary", topology.ModeWrite, undecided, down))
 	commands, confirmed := told(t, s, map[server]want{{"be_main_primary", "n1"}: {verdict: up, weight: 100}})

@@ -8,7 +8,9 @@
 // Each socket has its own goroutine and always gets the newest decision, never a
 // queue: one that hangs or is away delays nobody and catches up in one step. Only
 // what HAProxy confirmed counts as applied; after any failure, and when HAProxy's
-// process has changed, everything is said again.
+// process has changed, everything is said again. Nothing is said that an agent
+// check could not say: a pushed weight lies where the agent's lies, the next check
+// replaces it, and should pgsteer die it stays no longer than that one's would.
 //
 // A process that lives on after a reload of HAProxy (an "old worker") has no
 // admin socket any more and is out of reach here.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -49,13 +50,25 @@ func (a *Applier) Run(ctx context.Context) error {
 	return nil
 }
 
+// Retry tries at once what failed, or what a check refused: somebody may have
+// mended what stood in the way. The least time between two reloads is kept. It
+// returns without waiting and may be called at any time.
+func (a *Applier) Retry() {
+	for _, g := range a.groups {
+		select {
+		case g.again <- struct{}{}:
+		default: // it is asked for already
+		}
+	}
+}
+
 // Status returns the status of each group in the order of the options. It may be
 // called at any time.
 func (a *Applier) Status() []Status {
 	all := make([]Status, 0, len(a.groups))
 	for _, g := range a.groups {
 		s := *g.status.Load()
-		s.Applied, s.Refused = maps.Clone(s.Applied), maps.Clone(s.Refused)
+		s.Applied, s.Refused, s.LeftOut = maps.Clone(s.Applied), maps.Clone(s.Refused), slices.Clone(s.LeftOut)
 		all = append(all, s)
 	}
 	return all

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,33 +97,6 @@ func TestReloadAtStart(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestCheckRefuses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.write("old\n")
-		b.run.check = func(staged string) (string, error) { return "line 1: no", &ExitError{Code: 2} }
-		b.nodes("main", "n1")
-		b.start()
-		defer b.stop()
-		b.after(time.Hour)
-		b.wantFile("old\n")
-		b.wantState(StateRejected)
-		b.wantCalls(1, 0) // the same text is not tried again
-		s := b.status()
-		if s.LastOutput != "line 1: no" || !strings.Contains(s.Error, "exit code 2") || s.Refused[RefusedCheck] != 1 {
-			t.Errorf("status %+v", s)
-		}
-		if kept, _ := os.ReadFile(beside(b.file, endRejected)); string(kept) != text("n1") {
-			t.Errorf("the refused text was kept as %q", kept)
-		}
-		b.run.set(func() { b.run.check = nil })
-		b.nodes("main", "n1", "n2")
-		b.after(time.Second)
-		b.wantFile(text("n1", "n2"))
-		b.wantState(StateApplied)
-	})
 }
 
 // A check that cannot be run says nothing about the text: it is tried again,
@@ -280,11 +252,6 @@ func TestRoleChangeDoesNothing(t *testing.T) {
 	})
 }
 
-// Field report FR-28.
-// After a start nothing is known of the nodes that the file may hold.
-// If one file cannot be replaced, the group stays as it was.
-// A change by hand is undone at the next occasion, with a reload, since it may
-// have been made live by hand too.
 // The end of Run lets a reload finish and breaks off a check.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,24 +23,26 @@ func (w *worker) apply(ctx context.Context) {
 	}
 	w.look()
 	var rejected *rejection
+	reason := ""
 	switch {
 	case err == nil:
 		w.settled()
+		return
 	case errors.As(err, &rejected):
-		w.rejectedIs, w.nextTry = w.desiredIs, 0
-		w.fault = err.Error()
-		w.refuse(RefusedCheck, w.fault, output)
+		if !w.rejected { // a text counts once, however often it is refused
+			w.rejected, reason = true, RefusedCheck
+		}
 	default:
-		w.fault = err.Error()
-		w.nextTry = w.now().Mono.Add(w.backOff.NextBackOff())
-		w.refuse("", w.fault, output)
+		w.rejected = false
 	}
+	w.fault, w.nextTry = err.Error(), w.now().Mono.Add(w.backOff.NextBackOff())
+	w.refuse(reason, w.fault, output)
 }
 
 // settled records that the desired texts run.
 func (w *worker) settled() {
-	w.runningIs, w.rejectedIs, w.good = w.desiredIs, "", w.desired
-	w.fault, w.nextTry = "", 0
+	w.runningIs, w.good = w.desiredIs, w.desired
+	w.fault, w.nextTry, w.rejected = "", 0, false
 	w.backOff.Reset()
 	if w.diskIs != w.desiredIs { // somebody else writes there too: no race at full speed
 		w.nextTry = w.now().Mono.Add(waitRecheck)
@@ -64,6 +66,13 @@ func (w *worker) applied() {
 func (w *worker) saveGood() {
 	if err := w.keep(w.good, endGood); err != nil {
 		w.log.Warn("the copy of the good files could not be written; it is tried again with the next change", "error", err)
+	}
+}
+
+// keepRefused keeps a copy of refused texts for the operator.
+func (w *worker) keepRefused(texts []Text) {
+	if err := w.keep(texts, endRejected); err != nil {
+		w.log.Warn("the copy of the refused files could not be written", "error", err)
 	}
 }
 
@@ -104,8 +113,8 @@ func (w *worker) check(ctx context.Context, s *staging) (string, error) {
 	case err == nil:
 		return "", nil
 	case errors.As(err, &exit) && exit.Code != 126 && exit.Code != 127: // a shell's "cannot run", "not found"
-		if keeping := w.keep(s.texts, endRejected); keeping != nil {
-			w.log.Warn("the copy of the refused files could not be written", "error", keeping)
+		if !w.rejected { // else the copy is there
+			w.keepRefused(s.texts)
 		}
 		return output, &rejection{fmt.Errorf("%s: %w", args[0], err)}
 	default:
@@ -132,9 +141,7 @@ func (w *worker) makeLive(ctx context.Context, before []Text) (string, error) {
 	if hashOf(before) == w.desiredIs || !isWhole(before) {
 		return output, err
 	}
-	if keeping := w.keep(w.desired, endRejected); keeping != nil {
-		w.log.Warn("the copy of the refused files could not be written", "error", keeping)
-	}
+	w.keepRefused(w.desired)
 	if back := w.put(before); back != nil {
 		return output, errors.Join(err, back)
 	}

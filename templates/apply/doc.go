@@ -14,8 +14,11 @@
 //     file or the new one, with its mode already set, never a part of it. If one
 //     file of a group cannot be replaced, the earlier ones are put back.
 //   - A reload that fails or cannot be confirmed puts the last good files back,
-//     so that a restart of the program never meets a bad one, and is repeated
-//     with back-off. A text that the check refused is not tried again.
+//     so that a restart of the program never meets a bad one. It is repeated
+//     with back-off, up to a minute, and so is a check that refused a text, since
+//     what it stumbled over may lie elsewhere. Retry makes it at once.
+//   - A node or tag that no file can hold is left out with a warning, and all
+//     others go on.
 //   - Nothing is rendered while a cluster of the group has not delivered its
 //     nodes, and a cluster that lost all its nodes keeps them for EmptyHold. What
 //     stands is held meanwhile, and the other clusters of the group go on.

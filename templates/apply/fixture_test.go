@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,6 +64,7 @@ type bench struct {
 	file  string
 	views latest.Map[string, topology.View]
 	run   script
+	log   strings.Builder
 	group Group
 	a     *Applier
 	stop  func()
@@ -89,7 +91,7 @@ func newBench(t *testing.T) *bench {
 // start runs the group; stop is called by the test's end at the latest.
 func (b *bench) start() {
 	b.t.Helper()
-	a, err := New(Options{Groups: []Group{b.group}, Views: &b.views, Now: topology.NewTicker(time.Now), Runner: &b.run})
+	a, err := New(Options{Groups: []Group{b.group}, Views: &b.views, Now: topology.NewTicker(time.Now), Runner: &b.run, Logger: slog.New(slog.NewTextHandler(&b.log, nil))})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
@@ -79,6 +81,45 @@ func TestEmptyAtStartIsHeld(t *testing.T) {
 		b.wantState(StateHeld)
 		b.after(2 * time.Second)
 		b.wantFile("end\n")
+	})
+}
+
+// What no file can hold is left out and said once; its own node and cluster, and
+// all others, go on (field reports FR-28, FR-37).
+func TestLeftOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.group.Clusters = []string{"main", "aux"}
+		b.nodes("aux", "a1")
+		b.start()
+		defer b.stop()
+		show := func(generation uint64, bad ...string) {
+			s := snapshotOf("main", generation, append([]string{"n1", "N1"}, bad...)...)
+			s.Nodes[0].Tags = map[string]string{"note": "a\nb"}
+			b.views.Set("main", &topology.View{Snapshot: s})
+			b.after(10 * time.Second)
+		}
+		const files = "server a1 10.0.0.1:5432\nserver N1 10.0.0.1:5432\nserver n1 10.0.0.1:5432\n"
+		show(1, "n\n2")
+		show(2, "n\n2")
+		b.wantFile(files + "end\n")
+		b.wantState(StateApplied)
+		if n := strings.Count(b.log.String(), "level=WARN"); n != 2 {
+			t.Errorf("%d warnings, want one for the node and one for the tag:\n%s", n, b.log.String())
+		}
+		want := []string{
+			`node "main/n\n2" is left out: name "n\n2": only letters, digits, '.', '_' and '-' are allowed, the first a letter or digit`,
+			`tag "note" of node "main/n1" is left out: it has a line break or another control character`,
+		}
+		if diff := cmp.Diff(want, b.status().LeftOut); diff != "" {
+			t.Error(diff)
+		}
+		show(3)
+		show(4, "n3", "n\n2")
+		b.wantFile(files + "server n3 10.0.0.1:5432\nend\n")
+		if n := strings.Count(b.log.String(), "level=WARN"); n != 3 {
+			t.Errorf("%d warnings after the node came again, want 3:\n%s", n, b.log.String())
+		}
 	})
 }
 

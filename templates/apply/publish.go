@@ -18,7 +18,7 @@ func (w *worker) state() (State, string) {
 	switch {
 	case w.waiting != "":
 		return StateWaiting, w.waiting
-	case w.desired != nil && w.desiredIs == w.rejectedIs:
+	case w.rejected:
 		return StateRejected, w.fault
 	case w.desired != nil && !w.isLive():
 		return StatePending, w.fault
@@ -36,7 +36,7 @@ func (w *worker) publish() {
 	s.Group = w.Name
 	s.State, s.Error = w.state()
 	s.Desired, s.OnDisk, s.Running = string(w.desiredIs), string(w.diskIs), string(w.runningIs)
-	s.Applied, s.Refused = maps.Clone(s.Applied), maps.Clone(s.Refused)
+	s.Applied, s.Refused, s.LeftOut = maps.Clone(s.Applied), maps.Clone(s.Refused), w.leftOut
 	s.Since = now.Wall
 	if old := w.status.Load(); old != nil && old.State == s.State {
 		s.Since = old.Since
@@ -48,7 +48,7 @@ func (w *worker) publish() {
 
 // nextTryAt is in wall time; zero: it waits for a change.
 func (w *worker) nextTryAt(s State) (at time.Time) {
-	if s == StatePending || s == StateHeld {
+	if s == StatePending || s == StateRejected || s == StateHeld {
 		if due := earliest(w.applyDue(), w.recheck); due != 0 {
 			return w.now().WallAt(max(due, w.now().Mono))
 		}
@@ -76,7 +76,7 @@ func (w *worker) logChange(s Status) {
 	case s.State == StatePending:
 		w.log.Warn("files are not live yet and are tried again", facts...)
 	case s.State == StateRejected:
-		w.log.Error("files were refused by the check; what stands goes on", facts...)
+		w.log.Error("files were refused by the check and are tried again; what stands goes on", facts...)
 	default:
 		w.log.Info("files are applied", facts...)
 	}

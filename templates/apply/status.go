@@ -14,7 +14,8 @@ const (
 	StateHeld State = "held"
 	// StatePending: the desired files are not live yet; NextTry says when it is tried (again).
 	StatePending State = "pending"
-	// StateRejected: the check refused the desired files; what stands goes on.
+	// StateRejected: the check refused the desired files; what stands goes on, and
+	// NextTry says when they are checked again.
 	StateRejected State = "rejected"
 	// StateApplied: what is desired is on disk and running.
 	StateApplied State = "applied"
@@ -46,6 +47,8 @@ type Status struct {
 	ReloadsFailed uint64 `json:"reloads_failed"` // failed or unconfirmed ones
 	// Refused counts texts that were not applied, by reason: template, empty, check.
 	Refused map[string]uint64 `json:"refused"`
+	// LeftOut says what of the newest nodes no file can hold, see render.View.
+	LeftOut []string `json:"left_out,omitempty"`
 	// OldProcesses is the number of replaced HAProxy workers that still have
 	// sessions, as of the last reload; known with MasterSocket only.
 	OldProcesses int `json:"old_processes"`

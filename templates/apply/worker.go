@@ -29,11 +29,13 @@ type worker struct {
 	runner               Runner
 	settleMin, settleMax time.Duration
 	status               atomic.Pointer[Status]
+	again                chan struct{} // try now what failed
 
 	firstChange, lastChange topology.Mono // not rendered yet; zero: none
 	recheck                 topology.Mono // render again then, whether or not anything changed
 	guard                   *guard
-	waiting, hold           string // why nothing, or not all, is rendered
+	waiting, hold           string   // why nothing, or not all, is rendered
+	leftOut                 []string // of the newest view
 
 	desired    []Text // nil before the first
 	generation map[string]uint64
@@ -42,7 +44,7 @@ type worker struct {
 	runningIs  hash // "" unknown
 	adopt      bool // the files on disk may be taken to be what runs
 	good       []Text
-	rejectedIs hash
+	rejected   bool // the check refused the desired texts
 	owed       bool // the mark of an owed reload lies beside the files
 
 	backOff    *backoff.ExponentialBackOff
@@ -57,7 +59,7 @@ func newWorker(o Options, g Group) *worker {
 	w := &worker{
 		Group: g, views: o.Views, now: o.Now, runner: o.Runner,
 		log:       o.Logger.With("group", g.Name),
-		settleMin: o.SettleMin, settleMax: o.SettleMax,
+		settleMin: o.SettleMin, settleMax: o.SettleMax, again: make(chan struct{}, 1),
 		guard: newGuard(g.EmptyHold), backOff: backoff.NewExponentialBackOff(),
 		waiting: "not started yet", logged: string(StateWaiting) + "not started yet",
 	}
@@ -85,6 +87,9 @@ func (w *worker) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-changes.Ready():
 			w.note(changes.Take())
+		case <-w.again:
+			w.nextTry = 0
+			w.backOff.Reset()
 		case <-timer.C:
 		}
 	}
@@ -124,7 +129,7 @@ func (w *worker) renderDue() topology.Mono {
 
 // applyDue is when the desired texts may be applied; zero: nothing is to do.
 func (w *worker) applyDue() topology.Mono {
-	if w.desired == nil || w.desiredIs == w.rejectedIs || w.isLive() {
+	if w.desired == nil || w.isLive() {
 		return 0
 	}
 	due := max(w.nextTry, 1)
@@ -168,6 +173,7 @@ func (w *worker) render() {
 	}
 	w.waiting = ""
 	c := w.guard.cover(render.ViewOf(snaps, w.Settings), now)
+	w.leave(c.view.LeftOut)
 	w.recheck, w.hold = c.until, ""
 	if len(c.empty) > 0 {
 		w.hold = fmt.Sprintf("no nodes any more: %s; what stands is held until %s", strings.Join(c.empty, ", "),
@@ -195,6 +201,16 @@ func (w *worker) render() {
 	w.publish() // applying takes its time; say what is coming
 }
 
+// leave notes what no file can hold, with a warning for each when it appears.
+func (w *worker) leave(out []string) {
+	for _, what := range out {
+		if !slices.Contains(w.leftOut, what) {
+			w.log.Warn("something cannot be written into files; all else is", "what", what)
+		}
+	}
+	w.leftOut = out
+}
+
 // snapshots returns those of the group's clusters, and the names of clusters
 // whose nodes are not known yet.
 func (w *worker) snapshots() (snaps []*topology.Snapshot, missing []string) {
@@ -212,7 +228,7 @@ func (w *worker) snapshots() (snaps []*topology.Snapshot, missing []string) {
 func (w *worker) want(texts []Text) {
 	if h := hashOf(texts); h != w.desiredIs {
 		w.desired, w.desiredIs = texts, h
-		w.fault, w.nextTry = "", 0
+		w.fault, w.nextTry, w.rejected = "", 0, false
 		w.backOff.Reset()
 	}
 	w.look()

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/lab"
+	"github.com/pgsteer/pgsteer/internal/lab/labtest"
 	"github.com/pgsteer/pgsteer/templates/builtin"
 	"github.com/pgsteer/pgsteer/templates/render"
 )
@@ -22,13 +24,19 @@ var update = flag.Bool("update", false, "write the golden files and delete those
 
 // snapshot makes a cluster with nodes n1 to nN at 10.0.0.x, of which writer is up.
 func snapshot(cluster string, nodes int, writer string) *topology.Snapshot {
-	s := &topology.Snapshot{Cluster: cluster, Writer: writer, Complete: true}
+	var list []topology.Node
 	for i := range nodes {
-		s.Nodes = append(s.Nodes, topology.Node{
+		list = append(list, topology.Node{
 			Name:    fmt.Sprintf("n%d", i+1),
 			Address: topology.Address{Host: fmt.Sprintf("10.0.0.%d", i+1), Port: 5432},
 		})
 	}
+	return snapshotOf(cluster, list, writer)
+}
+
+// snapshotOf makes a cluster with the default pools; nodes are sorted by name.
+func snapshotOf(cluster string, nodes []topology.Node, writer string) *topology.Snapshot {
+	s := &topology.Snapshot{Cluster: cluster, Nodes: nodes, Writer: writer, Complete: true}
 	for _, p := range topology.DefaultPools() {
 		pool := topology.PoolVerdicts{Pool: p.Name, Mode: p.Mode}
 		for _, n := range s.Nodes {
@@ -91,11 +99,12 @@ func goldens() []golden {
 		StatsSocket: "/tmp/pgsteer-test.sock", StatsListen: netip.MustParseAddrPort("127.0.0.1:8404"),
 		MaxConn: 4000, ServerMaxConn: 90, MaxSpreadChecks: 1500000, AgentInterval: 250000000,
 	}
-	six := snapshot("main", 2, "n1")
-	six.Nodes[0].Address.Host = "2001:db8::1"
+	six := snapshot("main", 2, "").Nodes
+	six[0].Address.Host = "2001:db8::1"
 	return []golden{
 		{"plain", render.ViewOf([]*topology.Snapshot{snapshot("main", 3, "n1")}, plain)},
-		{"every-option-and-ipv6", render.ViewOf([]*topology.Snapshot{six}, full)},
+		{"every-option-and-ipv6", render.ViewOf([]*topology.Snapshot{snapshotOf("main", six, "n1")}, full)},
+		{"pools-of-every-kind", render.ViewOf([]*topology.Snapshot{wide()}, wideSettings())},
 		{"two-clusters-one-empty", render.ViewOf([]*topology.Snapshot{snapshot("main", 2, "n2"), snapshot("aux", 0, "")}, settings("main", "aux"))},
 	}
 }
@@ -159,15 +168,10 @@ func TestRoleChangeChangesNothing(t *testing.T) {
 // haproxy returns the program, or skips; a run that must be complete fails.
 func haproxy(t *testing.T) string {
 	t.Helper()
-	path, err := exec.LookPath("haproxy")
+	labtest.Need(t, lab.NeedHAProxy)
+	path, err := lab.HAProxyProgram()
 	if err != nil {
-		path, err = exec.LookPath("/usr/sbin/haproxy")
-	}
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("haproxy is not installed: %v", err)
-		}
-		t.Skipf("haproxy is not installed: %v", err)
+		t.Fatal(err)
 	}
 	return path
 }
@@ -190,42 +194,54 @@ func TestHAProxyAccepts(t *testing.T) {
 	}
 }
 
-// Whatever comes from outside either fails the rendering or leaves every line
-// what it was, up to the words that carry the value itself.
+// Whatever comes from outside leaves every line what it was, up to the words that
+// carry the value itself. A node that cannot be written is left out; a host name
+// fails the rendering.
 func FuzzOutsideText(f *testing.F) {
 	for _, s := range []string{"n1", "n\n1", "n\r1", "n\x001", "n#1", `n"1`, "n'1", "n$1", "n{1", `n\1`, "n%1", "n 1", "é", "n1\nlisten x\n bind :1", "${HOME}", "::1", "10.0.0.1", "{{.}}", "<no value>", "a.b-c_d"} {
 		f.Add(s, s, s, s)
 	}
-	base := snapshot("main", 2, "n1")
-	want := shape(mustRender(f, render.ViewOf([]*topology.Snapshot{base}, settings("main"))))
+	want, _ := shape(mustRender(f, render.ViewOf([]*topology.Snapshot{snapshot("main", 2, "n1")}, settings("main"))))
 	tmpl := template(f)
 	f.Fuzz(func(t *testing.T, name, host, tag, value string) {
-		snap := snapshot("main", 2, "n1")
-		snap.Nodes[0].Name = name
-		snap.Nodes[0].Address.Host = host
-		snap.Nodes[0].Tags = map[string]string{tag: value}
-		got, err := render.Render(tmpl, render.ViewOf([]*topology.Snapshot{snap}, settings("main")))
+		nodes := snapshot("main", 2, "").Nodes
+		n := &nodes[0]
+		n.Name, n.Address.Host, n.Tags = name, host, map[string]string{tag: value}
+		_, isIP := n.Address.IP()
+		servers := 4 // two nodes in two pools
+		if topology.CheckName(name) != nil || n.Address.Check() != nil {
+			servers = 2
+		} else if !isIP || name == "n2" { // a host name, or one node twice
+			servers = 0
+		}
+		got, err := render.Render(tmpl, render.ViewOf([]*topology.Snapshot{snapshotOf("main", nodes, "n2")}, settings("main")))
+		if (err != nil) != (servers == 0) {
+			t.Fatalf("name %q host %q tag %q=%q: %v", name, host, tag, value, err)
+		}
 		if err != nil {
 			return
 		}
-		if topology.CheckName(name) != nil {
-			t.Fatalf("the illegal name %q was rendered:\n%s", name, got)
-		}
-		if diff := cmp.Diff(want, shape(got)); diff != "" {
-			t.Fatalf("name %q host %q tag %q=%q (-want +got):\n%s", name, host, tag, value, diff)
+		rest, found := shape(got)
+		if diff := cmp.Diff(want, rest); diff != "" || len(found) != servers {
+			t.Fatalf("name %q host %q tag %q=%q: servers %q, want %d; the rest (-want +got):\n%s", name, host, tag, value, found, servers, diff)
 		}
 	})
 }
 
-// shape is the text with the names and addresses of servers left out, and the
-// order of the servers with them.
-func shape(text []byte) []string {
-	lines := strings.Split(string(text), "\n")
-	for i, l := range lines {
+// shape takes a text apart: its lines without those of servers, and of each
+// server the backend, the name and the address.
+func shape(text []byte) (lines, servers []string) {
+	backend := ""
+	for l := range strings.Lines(string(text)) {
 		w := strings.Fields(l)
-		if len(w) == 7 && w[0] == "server" && !strings.HasPrefix(l, "  server g ") {
-			lines[i] = strings.Join([]string{w[0], w[3], w[4], w[5]}, " ")
+		switch {
+		case len(w) == 7 && w[0] == "server" && w[3] == "agent-send" && topology.CheckName(w[1]) == nil:
+			servers = append(servers, backend+" "+w[1]+" "+w[2])
+			continue
+		case len(w) == 2 && w[0] == "backend":
+			backend = w[1]
 		}
+		lines = append(lines, l)
 	}
-	return lines
+	return lines, servers
 }

@@ -30,6 +30,11 @@ func answering(t *testing.T, network string, answer func(c net.Conn)) netip.Addr
 	if err != nil {
 		t.Skipf("%s on loopback: %v", network, err)
 	}
+	return answeringAt(t, l, answer)
+}
+
+func answeringAt(t *testing.T, l net.Listener, answer func(c net.Conn)) netip.AddrPort {
+	t.Helper()
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -109,27 +114,39 @@ type served struct {
 
 func newServed(t *testing.T, network string) *served {
 	t.Helper()
-	bin := haproxy(t)
-	s := &served{}
-	snap := snapshot("main", 3, "n1")
-	for i, n := range snap.Nodes {
-		a := answering(t, "tcp4", func(c net.Conn) {
-			_, _ = io.WriteString(c, n.Name+"\n")
-			_, _ = io.Copy(io.Discard, c)
-		})
-		snap.Nodes[i].Address = topology.Address{Host: a.Addr().String(), Port: a.Port()}
+	var nodes []topology.Node
+	for _, n := range snapshot("main", 3, "").Nodes {
+		n.Address = addressOf(answering(t, "tcp4", saying(n.Name)))
+		nodes = append(nodes, n)
 	}
-	s.primary, s.replica = free(t), free(t)
-	dir := t.TempDir()
-	v := render.ViewOf([]*topology.Snapshot{snap}, render.Settings{
+	s := &served{primary: free(t), replica: free(t)}
+	s.on(t, snapshotOf("main", nodes, "n1"), render.Settings{
 		Agent: answering(t, network, s.agent.answer),
 		Listen: map[render.PoolID][]netip.AddrPort{
 			{Cluster: "main", Pool: "primary"}: {s.primary}, {Cluster: "main", Pool: "replica"}: {s.replica},
 		},
 		Options: render.Options{AgentInterval: 50 * time.Millisecond},
 	})
-	cfg := filepath.Join(dir, "haproxy.cfg")
-	if err := os.WriteFile(cfg, mustRender(t, v), 0o600); err != nil {
+	return s
+}
+
+// saying is a server that sends a name and then waits for the client's end.
+func saying(name string) func(net.Conn) {
+	return func(c net.Conn) {
+		_, _ = io.WriteString(c, name+"\n")
+		_, _ = io.Copy(io.Discard, c)
+	}
+}
+
+func addressOf(a netip.AddrPort) topology.Address {
+	return topology.Address{Host: a.Addr().String(), Port: a.Port()}
+}
+
+// on prepares HAProxy for a snapshot; start starts it.
+func (s *served) on(t *testing.T, snap *topology.Snapshot, settings render.Settings) {
+	t.Helper()
+	bin, cfg := haproxy(t), filepath.Join(t.TempDir(), "haproxy.cfg")
+	if err := os.WriteFile(cfg, mustRender(t, render.ViewOf([]*topology.Snapshot{snap}, settings)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.start = func(t *testing.T) {
@@ -140,7 +157,6 @@ func newServed(t *testing.T, network string) *served {
 		}
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	}
-	return s
 }
 
 func free(t *testing.T) netip.AddrPort {

@@ -11,7 +11,11 @@
 //     it reaches nothing that anybody else reads.
 //   - Names, addresses and tags come from outside and are data. What could be
 //     read as syntax anywhere (a line break, a control character, an illegal
-//     name) makes the whole text fail; it is never repaired in silence.
+//     name) never reaches a text and is never repaired in silence: [ViewOf] leaves
+//     the node or the tag out and says so in [View.LeftOut], and all others go on.
+//     In a view that was made otherwise it makes the whole text fail.
+//   - A server's address in a pool is the one that the pool's verdicts carry: the
+//     pool may have a port of its own.
 //   - A text is whole or there is none: a missing key, a "<no value>", a text
 //     that is too long or has no content is an error with template, line and
 //     column.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,30 +164,107 @@ func TestViewIsSortedAndFresh(t *testing.T) {
 }
 
 func TestViewCheck(t *testing.T) {
-	long := strings.Repeat("x", 64)
+	server := func(change func(*Server)) func(*View) {
+		return func(v *View) { change(&v.Clusters[0].Pools[0].Servers[0]) }
+	}
 	for _, c := range []struct {
-		name  string
-		snaps []*topology.Snapshot
-		want  string
+		name   string
+		change func(*View)
+		want   string // "" is no error
 	}{
-		{"good", []*topology.Snapshot{snapshot("a", node("n1", "10.0.0.1:1", nil))}, ""},
-		{"no nodes", []*topology.Snapshot{snapshot("a")}, ""},
-		{"illegal cluster", []*topology.Snapshot{snapshot("a/9")}, `cluster: name "a/9"`},
-		{"illegal node", []*topology.Snapshot{snapshot("a", node("n 1", "10.0.0.1:1", nil))}, `node of "a/primary": name "n 1"`},
-		{"long node", []*topology.Snapshot{snapshot("a", node(long, "10.0.0.1:1", nil))}, "64 characters"},
-		{"names that differ by case", []*topology.Snapshot{snapshot("a", node("N1", "10.0.0.1:1", nil), node("n1", "10.0.0.2:1", nil))}, "cannot be told apart"},
-		{"one cluster twice", []*topology.Snapshot{snapshot("a"), snapshot("a")}, "cannot be told apart"},
-		{"no address", []*topology.Snapshot{snapshot("a", topology.Node{Name: "n1"})}, `node "a/primary/n1": port 0`},
-		{"any-interface", []*topology.Snapshot{snapshot("a", topology.Node{Name: "n1", Address: topology.Address{Host: "0.0.0.0", Port: 1}})}, "every interface"},
-		{"line break in a tag", []*topology.Snapshot{snapshot("a", node("n1", "10.0.0.1:1", map[string]string{"k": "a\nb"}))}, `tag "k"`},
-		{"control in a tag's name", []*topology.Snapshot{snapshot("a", node("n1", "10.0.0.1:1", map[string]string{"k\r": ""}))}, `tag "k\r"`},
+		{"good", func(*View) {}, ""},
+		{"no nodes", func(v *View) { v.Clusters[0].Pools[0].Servers = nil }, ""},
+		{"names that differ by case", server(func(s *Server) { s.Name = "N2" }), ""},
+		{"illegal cluster", func(v *View) { v.Clusters[0].Name = "a/9" }, `cluster: name "a/9"`},
+		{"illegal node", server(func(s *Server) { s.Name = "n 1" }), `node of "a/primary": name "n 1"`},
+		{"one node twice", server(func(s *Server) { s.Name = "n2" }), `node "a/primary/n2" is there twice`},
+		{"one cluster twice", func(v *View) { v.Clusters = append(v.Clusters, Cluster{Name: "A"}) }, "cannot be told apart"},
+		{"no address", server(func(s *Server) { s.Port = 0 }), `node "a/primary/n1": port 0`},
+		{"any-interface", server(func(s *Server) { s.Host = "0.0.0.0" }), "every interface"},
+		{"line break in a tag", server(func(s *Server) { s.Tags["k"] = "a\nb" }), `tag "k"`},
+		{"control in a tag's name", server(func(s *Server) { s.Tags["k\r"] = "" }), `tag "k\r"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := ViewOf(c.snaps, Settings{}).Check()
+			v := ViewOf([]*topology.Snapshot{snapshot("a", node("n1", "10.0.0.1:1", nil), node("n2", "10.0.0.2:1", nil))}, Settings{})
+			c.change(&v)
+			err := v.Check()
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// What no file can hold is left out and said; everything else is rendered, in
+// this cluster and in others (field reports FR-28, FR-37).
+func TestLeftOut(t *testing.T) {
+	const all = "n0 n2 "
+	for _, c := range []struct {
+		name string
+		bad  topology.Node
+		want string // of the servers' names
+		says string // in each sentence
+	}{
+		{"nothing", node("n1", "10.0.0.1:1", map[string]string{"k": "a b"}), "n0 n1 n2 ", ""},
+		{"illegal name", node("n 1", "10.0.0.1:1", nil), all, `node "main/n 1" is left out: name "n 1"`},
+		{"name with syntax", node("n1\n bind :1", "10.0.0.1:1", nil), all, `node "main/n1\n bind :1" is left out`},
+		{"long name", node(strings.Repeat("x", 64), "10.0.0.1:1", nil), all, "64 characters"},
+		{"no address", topology.Node{Name: "n1"}, all, `node "main/n1" of pool`},
+		{"any-interface", topology.Node{Name: "n1", Address: topology.Address{Host: "0.0.0.0", Port: 1}}, all, "every interface"},
+		{"line break in a tag", node("n1", "10.0.0.1:1", map[string]string{"k": "a\nb"}), "n0 n1 n2 ", `tag "k" of node "main/n1" is left out`},
+		{"control in a tag's name", node("n1", "10.0.0.1:1", map[string]string{"k\r": ""}), "n0 n1 n2 ", `tag "k\r" of node`},
+		{"differs from another by case only", node("N2", "10.0.0.1:1", nil), "N2 n0 n2 ", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := ViewOf([]*topology.Snapshot{
+				snapshot("main", node("n2", "10.0.0.2:1", nil), c.bad, node("n0", "10.0.0.3:1", nil)), snapshot("other", node("n1", "10.0.1.1:1", nil)),
+			}, Settings{})
+			got, err := Render(Template{Name: "t", Text: servers("{{ .Name }} ") + `{{ with index .Clusters 1 }}{{ .Name }}{{ end }}`}, v)
+			if want := c.want + "other"; err != nil || string(got) != want {
+				t.Errorf("rendered %q, %v, want %q", got, err, want)
+			}
+			if (len(v.LeftOut) > 0) != (c.says != "") || slices.ContainsFunc(v.LeftOut, func(s string) bool { return !strings.Contains(s, c.says) }) {
+				t.Errorf("left out %q, want %q", v.LeftOut, c.says)
+			}
+		})
+	}
+}
+
+// A tag that is left out leaves the node its other tags.
+func TestOtherTagsStay(t *testing.T) {
+	n := node("n1", "10.0.0.1:1", map[string]string{"zone": "a", "note": "1\n2", TagZone + "\x00": "b"})
+	v := ViewOf([]*topology.Snapshot{snapshot("main", n)}, Settings{})
+	s := v.Clusters[0].Pools[0].Servers[0]
+	if diff := cmp.Diff(map[string]string{"zone": "a"}, s.Tags); diff != "" || s.Zone != "a" || len(v.LeftOut) != 2 {
+		t.Errorf("zone %q, left out %q, tags (-want +got):\n%s", s.Zone, v.LeftOut, diff)
+	}
+	if len(n.Tags) != 3 {
+		t.Errorf("the snapshot's own tags were changed: %q", n.Tags)
+	}
+}
+
+// A server's address is that of the pool's verdict; the node's own stands in
+// while there is none.
+func TestAddressOfThePool(t *testing.T) {
+	snap := snapshot("main", node("n1", "10.0.0.1:5432", nil), node("n2", "[2001:db8::2]:5433", nil), node("n3", "db3:5432", nil))
+	bouncer := topology.PoolVerdicts{Pool: "bouncer", Mode: topology.ModeRead}
+	for _, n := range snap.Nodes {
+		n.Address.Port = 6432
+		bouncer.Nodes = append(bouncer.Nodes, topology.NodeVerdict{Node: n.Name, Address: n.Address, Verdict: topology.Down})
+	}
+	bouncer.Nodes = bouncer.Nodes[:2] // n3 has no verdict
+	snap.Pools = append(snap.Pools, bouncer)
+	text := "{{ range .Clusters }}{{ range .Pools }}{{ range .Servers }}{{ .Pool }}/{{ .Name }}={{ .Host }}:{{ .Port }}|{{ .Address }} {{ end }}{{ end }}{{ end }}"
+	got, err := Render(Template{Name: "t", Text: text}, ViewOf([]*topology.Snapshot{snap}, Settings{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "bouncer/n1=10.0.0.1:6432|10.0.0.1:6432 bouncer/n2=2001:db8::2:6432|[2001:db8::2]:6432 bouncer/n3=db3:5432|invalid AddrPort "
+	for _, pool := range []string{"primary", "replica"} {
+		want += pool + "/n1=10.0.0.1:5432|10.0.0.1:5432 " + pool + "/n2=2001:db8::2:5433|[2001:db8::2]:5433 " + pool + "/n3=db3:5432|invalid AddrPort "
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -20,6 +20,9 @@ type View struct {
 	Agent   netip.AddrPort
 	Options Options           // every default filled in
 	Vars    map[string]string // the operator's own values
+	// LeftOut says, a sentence each and sorted, which nodes and tags no file can
+	// hold and why; everything else is here. It is for the log.
+	LeftOut []string
 }
 
 // Cluster is one primary and its replicas.
@@ -50,7 +53,8 @@ type Server struct {
 	Cluster string
 	Pool    string
 	Name    string // the node's name
-	// Host is a literal IP without brackets, or a DNS name; Port is 1 to 65535.
+	// Host is a literal IP without brackets, or a DNS name; Port is 1 to 65535, and
+	// the pool's own where it has one.
 	Host string
 	Port uint16
 	// Address is host and port when Host is a literal IP, else invalid.
@@ -63,32 +67,48 @@ type Server struct {
 const TagZone = "zone"
 
 // ViewOf builds the view of some clusters. The order of the snapshots does not
-// matter. Servers are the snapshots' nodes, whatever their verdicts.
+// matter. Servers are the snapshots' nodes, whatever their verdicts, but for
+// what LeftOut names.
 func ViewOf(snaps []*topology.Snapshot, s Settings) View {
 	v := View{Agent: s.Agent, Options: s.Options.withDefaults(), Vars: maps.Clone(s.Vars)}
 	if v.Vars == nil {
 		v.Vars = map[string]string{}
 	}
 	for _, snap := range snaps {
-		v.Clusters = append(v.Clusters, clusterOf(snap, s))
+		v.addCluster(snap, s)
 	}
 	slices.SortFunc(v.Clusters, func(a, b Cluster) int { return cmp.Compare(a.Name, b.Name) })
+	slices.Sort(v.LeftOut)
 	return v
 }
 
-func clusterOf(snap *topology.Snapshot, s Settings) Cluster {
+func (v *View) addCluster(snap *topology.Snapshot, s Settings) {
 	c := Cluster{Name: snap.Cluster}
+	nodes := v.usable(snap)
 	for _, p := range snap.Pools {
 		pool := Pool{Cluster: snap.Cluster, Name: p.Pool, Mode: p.Mode}
 		pool.Listen = slices.SortedFunc(slices.Values(s.Listen[PoolID{snap.Cluster, p.Pool}]), netip.AddrPort.Compare)
-		for _, n := range snap.Nodes {
+		for _, n := range nodes {
+			n.Address = offered(p, n)
+			if err := n.Address.Check(); err != nil {
+				v.leaveOut("node %s of pool %s is left out: %v", quoted(snap.Cluster+"/"+n.Name), p.Pool, err)
+				continue
+			}
 			pool.Servers = append(pool.Servers, serverOf(n, pool))
 		}
-		slices.SortFunc(pool.Servers, func(a, b Server) int { return cmp.Compare(a.Name, b.Name) })
 		c.Pools = append(c.Pools, pool)
 	}
 	slices.SortFunc(c.Pools, func(a, b Pool) int { return cmp.Compare(a.Name, b.Name) })
-	return c
+	v.Clusters = append(v.Clusters, c)
+}
+
+// offered is where a pool's sessions at a node go: the pool may have a port of
+// its own, such as that of a PgBouncer (field report FR-23).
+func offered(p topology.PoolVerdicts, n topology.Node) topology.Address {
+	if v, judged := p.Verdict(n.Name); judged && !v.Address.IsZero() {
+		return v.Address
+	}
+	return n.Address
 }
 
 func serverOf(n topology.Node, p Pool) Server {
@@ -112,7 +132,7 @@ func (c Cluster) IsEmpty() bool {
 
 // Check reports every fault of a view that makes it unfit for any file: illegal
 // or ambiguous names, addresses nobody can route to, tags with control
-// characters. Render calls it.
+// characters. Render calls it. Of nodes, ViewOf leaves out what it would refuse.
 func (v View) Check() error {
 	var errs []error
 	clusters, pools := unique{}, unique{}
@@ -132,9 +152,15 @@ func (p Pool) check(where string) error {
 		return fmt.Errorf("pool %s has mode %q, which is neither write nor read", quoted(where), p.Mode)
 	}
 	var errs []error
-	names := unique{}
+	// Names of nodes that differ by case only stay two: HAProxy and its like tell
+	// them apart, and whoever left one out here could leave out the writer.
+	names := map[string]bool{}
 	for _, s := range p.Servers {
-		errs = append(errs, checkName("node of "+quoted(where), s.Name), names.add("node", s.Name, where+"/"+s.Name))
+		errs = append(errs, checkName("node of "+quoted(where), s.Name))
+		if names[s.Name] {
+			errs = append(errs, fmt.Errorf("node %s is there twice", quoted(where+"/"+s.Name)))
+		}
+		names[s.Name] = true
 		if err := (topology.Address{Host: s.Host, Port: s.Port}).Check(); err != nil {
 			errs = append(errs, fmt.Errorf("node %s: %w", quoted(where+"/"+s.Name), err))
 		}

@@ -14,7 +14,9 @@
 //   - While Consul fails, the failure is reported again every few seconds; once
 //     it answers again, its answer is reported within 5 s.
 //   - Requests are bounded by token buckets, whatever Consul answers.
-//   - A value that cannot be read concerns its own member alone.
+//   - A value that cannot be read concerns its own member alone. No two names of
+//     members differ by case only: one of them is left out with a warning, never
+//     the leader.
 //   - No CONSUL_* and no *_PROXY variable of the environment has any effect.
 //   - Run returns soon after its context ends, from every wait, and leaves no
 //     goroutine behind.

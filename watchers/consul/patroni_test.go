@@ -168,6 +168,45 @@ func TestPatroniAlternatingAddress(t *testing.T) {
 	})
 }
 
+// FR-37: a member whose name differs by case only from one that is there stays
+// out, said once, until it leads; then the other one does.
+func TestPatroniNameThatDiffersByCase(t *testing.T) {
+	run(t, func(t *testing.T, a *consultest.Agent, r *rig) {
+		names := func() (names string) {
+			obs := r.all()
+			for _, n := range obs[len(obs)-1].o.Nodes.Nodes {
+				names += n.Name + " "
+			}
+			return names
+		}
+		a.Acquire(alpha+"members/B", member("replica", "192.0.2.22:5432"), "s-B") // before b by name
+		r.wait(time.Minute)
+		if got := names(); got != "a b c " {
+			t.Errorf("nodes %s, want b as before", got)
+		}
+		if n := r.log.count("differs from that of b by case only"); n != 1 {
+			t.Errorf("%d warnings in a minute, want one:\n%s", n, r.log.b.String())
+		}
+		a.Delete(alpha + "leader")
+		a.Acquire(alpha+"leader", "B", "s-B")
+		r.wait(time.Second)
+		if got := names(); got != "B a c " {
+			t.Errorf("nodes %s, want the leader B in place of b", got)
+		}
+		a.Delete(alpha + "leader")
+		a.Acquire(alpha+"leader", "a", "s-a")
+		r.wait(time.Minute)
+		if got := names(); got != "B a c " {
+			t.Errorf("nodes %s, want B to stay", got)
+		}
+		a.Delete(alpha + "members/B")
+		r.wait(time.Minute)
+		if got := names(); got != "a b c " {
+			t.Errorf("nodes %s, want b back", got)
+		}
+	})
+}
+
 func TestPatroniConfirm(t *testing.T) {
 	run(t, func(t *testing.T, a *consultest.Agent, r *rig) {
 		r.wait(3 * time.Second)

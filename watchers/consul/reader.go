@@ -146,7 +146,7 @@ func (r *reader) ask(ctx context.Context, mode Consistency) (picture, *trouble) 
 	if t := judgeMeta(meta, q, len(pairs) == 0); t != nil {
 		return p, t
 	}
-	p.scopeState = parseScope(r.w.prefix, pairs)
+	p.scopeState = parseScope(r.w.prefix, pairs, r.last.authority.Members...)
 	p.at, p.index, p.doubt = r.w.o.Now(), max(meta.LastIndex, 1), judgeAge(meta, defaultLastContact)
 	return p, nil
 }

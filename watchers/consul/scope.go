@@ -45,9 +45,10 @@ func reduceLeader(p *api.KVPair) leaderKey {
 	return leaderKey{Holder: string(p.Value), Session: p.Session, ModifyIndex: p.ModifyIndex}
 }
 
-// parseScope reads the keys below prefix ("service/main/"). It is pure, and
-// what it cannot read leaves the rest as it is.
-func parseScope(prefix string, pairs api.KVPairs) scopeState {
+// parseScope reads the keys below prefix ("service/main/"), after a picture that
+// had the members before. It is pure, and what it cannot read leaves the rest as
+// it is.
+func parseScope(prefix string, pairs api.KVPairs, before ...topology.Member) scopeState {
 	r := scopeReader{prefix: prefix, sessions: map[string]string{}}
 	for _, p := range pairs {
 		if key, ok := strings.CutPrefix(p.Key, prefix); ok {
@@ -55,7 +56,7 @@ func parseScope(prefix string, pairs api.KVPairs) scopeState {
 			r.read(key, p)
 		}
 	}
-	r.finish()
+	r.finish(before)
 	return r.s
 }
 
@@ -241,7 +242,7 @@ func (r *scopeReader) initialize(p *api.KVPair) {
 }
 
 // finish derives what needs more than one key.
-func (r *scopeReader) finish() {
+func (r *scopeReader) finish(before []topology.Member) {
 	a := &r.s.authority
 	if !r.status && r.legacy != nil {
 		r.optime(r.legacy)
@@ -249,6 +250,9 @@ func (r *scopeReader) finish() {
 	slices.SortFunc(a.Members, func(x, y topology.Member) int { return strings.Compare(x.Name, y.Name) })
 	for _, m := range a.Members {
 		a.Timeline = max(a.Timeline, m.Timeline)
+	}
+	a.Members = r.distinct(a.Members, before)
+	for _, m := range a.Members {
 		if !m.Address.IsZero() {
 			r.s.nodes = append(r.s.nodes, topology.Node{Name: m.Name, Address: m.Address, Tags: m.Tags})
 		}

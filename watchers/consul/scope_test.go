@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,60 @@ func TestParseScopeFaults(t *testing.T) {
 		if len(got.nodes) != 1 || got.nodes[0].Name != "a" || got.authority.SessionAgrees != topology.Yes {
 			t.Errorf("%s = %s: nodes %v, sessions %v, want a alone and agreeing", c.key, c.value, got.nodes, got.authority.SessionAgrees)
 		}
+	}
+}
+
+// Of members whose names differ by case only one is left, and the others are as
+// without it (field report FR-37).
+func TestParseScopeNamesThatDifferByCase(t *testing.T) {
+	member := func(host string) string {
+		return `{"conn_url":"postgres://192.0.2.` + host + `/","role":"replica","state":"running"}`
+	}
+	all := []string{"members/a", member("1"), "members/pg1", member("2"), "members/PG1", member("3"), "members/Pg1", member("4"), "members/z", member("5")}
+	for _, c := range []struct {
+		name, leader string
+		before       []string
+		stays        string
+	}{
+		{"the first by name", "a", nil, "PG1"},
+		{"the one that was there", "a", []string{"a", "pg1"}, "pg1"},
+		{"the first by name of two that were there", "a", []string{"pg1", "Pg1"}, "Pg1"},
+		{"the leader, though another was there", "Pg1", []string{"pg1"}, "Pg1"},
+		{"the leader, first seen", "pg1", nil, "pg1"},
+		{"a leader without a key of its own is no member", "pG1", nil, "PG1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var before []topology.Member
+			for _, b := range c.before {
+				before = append(before, topology.Member{Name: b})
+			}
+			got := parseScope("p/", keys("p/", append([]string{"leader", c.leader, "sync", `{"sync_standby":"pG1,z"}`}, all...)...), before...)
+			var nodes, members, faults []string
+			for _, n := range got.nodes {
+				nodes = append(nodes, n.Name)
+			}
+			for _, m := range got.authority.Members {
+				members = append(members, m.Name)
+			}
+			for _, f := range got.faults {
+				faults = append(faults, strings.TrimPrefix(f.key, "p/members/"))
+				if !strings.Contains(f.err, "that of "+c.stays+" by case only") {
+					t.Errorf("fault %q does not name %s", f.err, c.stays)
+				}
+			}
+			slices.Sort(faults)
+			want := []string{"a", c.stays, "z"}
+			slices.Sort(want)
+			out := slices.DeleteFunc([]string{"PG1", "Pg1", "pg1"}, func(s string) bool { return s == c.stays })
+			for what, diff := range map[string]string{
+				"nodes": cmp.Diff(want, nodes), "members": cmp.Diff(want, members), "faults": cmp.Diff(out, faults),
+				"synchronous standbys": cmp.Diff([]string{c.stays, "z"}, got.authority.SyncStandbys), "leader": cmp.Diff(c.leader, got.authority.Leader),
+			} {
+				if diff != "" {
+					t.Errorf("%s (-want +got):\n%s", what, diff)
+				}
+			}
+		})
 	}
 }
 

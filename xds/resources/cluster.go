@@ -15,13 +15,9 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-const (
-	// fetchTimeout is how long a new cluster waits for its endpoints before Envoy
-	// goes on with what it has. Its default of 15 s would hold up a start.
-	fetchTimeout = 5 * time.Second
-	// slowStart lets a replica that comes back warm its cache first.
-	slowStart = 30 * time.Second
-)
+// fetchTimeout is how long a new cluster waits for its endpoints before Envoy
+// goes on with what it has. Its default of 15 s would hold up a start.
+const fetchTimeout = 5 * time.Second
 
 // newCluster makes the Envoy cluster of a pool. Nothing in it depends on a
 // verdict, so a cluster changes only with the settings or with pgsteer itself.
@@ -49,17 +45,16 @@ func newCluster(name string, mode topology.Mode, s Settings) (*clusterv3.Cluster
 	return c, nil
 }
 
-// setPolicy spreads reads by open sessions. A writer is alone in its pool, so
-// the cheapest policy is right for it.
+// setPolicy spreads reads by open sessions and by the weights that are decided.
+// Envoy's own slow start is left off: the decided weights have the ramp already,
+// and two of them would multiply. A writer is alone in its pool, so the cheapest
+// policy is right for it.
 func setPolicy(c *clusterv3.Cluster, mode topology.Mode) {
 	if mode == topology.ModeWrite {
 		c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
 		return
 	}
 	c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
-	c.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{
-		SlowStartConfig: &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: durationpb.New(slowStart)},
-	}}
 }
 
 func overADS() *corev3.ConfigSource {

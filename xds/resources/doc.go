@@ -8,6 +8,9 @@
 // pgsteer. Reasons, lags, ages and generations leave no trace in the bytes;
 // only verdicts, weights, addresses and the identity of the writer do.
 //
+// The address of an endpoint is the one of the pool's verdict: a pool may have a
+// port of its own, such as a PgBouncer's.
+//
 // A write pool's listener carries the writer's name in its filter chain. A
 // change of writer therefore renames the chain, and an Envoy that was started
 // with --drain-time-s 0 ends every session of that listener at once. Nothing

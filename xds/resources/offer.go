@@ -19,7 +19,7 @@ type offer struct {
 // member is one endpoint of a pool.
 type member struct {
 	node    string
-	address topology.Address
+	address topology.Address // as the pool offers it: its port may be the pool's own
 	health  corev3.HealthStatus
 	weight  uint32
 }
@@ -38,6 +38,9 @@ const fullWeight = 100
 
 // choose says what a pool offers, and false while nothing is known of it.
 func choose(snap *topology.Snapshot, p topology.PoolVerdicts, settings Settings) (offer, bool) {
+	if len(p.Nodes) == 0 && !snap.Complete {
+		return offer{}, false // no source of nodes has delivered yet: that is no empty pool
+	}
 	if p.Mode == topology.ModeWrite {
 		return chooseWriter(snap, p, settings)
 	}
@@ -75,12 +78,10 @@ func owned(snap *topology.Snapshot, p topology.PoolVerdicts, owner string) (offe
 		return writer(v.Node, v.Address, corev3.HealthStatus_DRAINING), true
 	case judged && v.Verdict == topology.Down, !judged && snap.Complete:
 		return offer{chain: chainNone}, true
-	}
-	n, ok := snap.Node(owner)
-	if !ok || n.Address.IsZero() || owner != snap.Held {
+	case !judged || v.Address.IsZero() || owner != snap.Held:
 		return offer{}, false
 	}
-	return writer(n.Name, n.Address, corev3.HealthStatus_HEALTHY), true
+	return writer(v.Node, v.Address, corev3.HealthStatus_HEALTHY), true
 }
 
 // onlyDraining takes the one node that drains for the writer when neither this

@@ -36,6 +36,30 @@ func buildCase(t *testing.T, name string) Set {
 func TestHeldIsWhatWasDecided(t *testing.T) {
 	before := buildCase(t, "decided")
 	after := buildCase(t, "held")
+	same(t, before, after)
+}
+
+// TestHeldKeepsThePoolsPort: the same where the pool has a port of its own, which
+// only its verdicts know.
+func TestHeldKeepsThePoolsPort(t *testing.T) {
+	var sets []Set
+	for _, name := range []string{"decided", "held"} {
+		snap, settings := load(t, name)
+		for i := range snap.Pools[0].Nodes {
+			snap.Pools[0].Nodes[i].Address.Port = 6432
+		}
+		sets = append(sets, build(t, snap, settings))
+	}
+	same(t, sets[0], sets[1])
+	port := sets[1].Endpoints[0].GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetPortValue()
+	if port != 6432 {
+		t.Errorf("the held writer is served at port %d, want the pool's 6432", port)
+	}
+}
+
+// same compares what two sets have of the write pool.
+func same(t *testing.T, before, after Set) {
+	t.Helper()
 	for _, pair := range [][2]any{
 		{before.Clusters[0], after.Clusters[0]},
 		{before.Endpoints[0], after.Endpoints[0]},
@@ -167,5 +191,23 @@ func TestChangedClusterAsksAnew(t *testing.T) {
 func TestBuildWithoutSnapshot(t *testing.T) {
 	if _, err := Build(nil, Settings{}); err == nil {
 		t.Error("no error without a snapshot")
+	}
+}
+
+// TestWithheldUntilNodesAreKnown: before any source of nodes has delivered a pool
+// without nodes is unknown, and afterwards it is empty.
+func TestWithheldUntilNodesAreKnown(t *testing.T) {
+	snap := &topology.Snapshot{Cluster: "main", Pools: []topology.PoolVerdicts{
+		{Pool: "primary", Mode: topology.ModeWrite}, {Pool: "replica", Mode: topology.ModeRead},
+	}}
+	for _, complete := range []bool{false, true} {
+		snap.Complete = complete
+		set, err := Build(snap, Settings{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if withheld := len(set.Withheld) == 2; withheld == complete || len(set.Clusters) == 0 == complete {
+			t.Errorf("complete %t: withheld %v, %d clusters", complete, set.Withheld, len(set.Clusters))
+		}
 	}
 }
