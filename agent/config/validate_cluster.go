@@ -10,10 +10,19 @@ import (
 func (cs Clusters) check(s scope) {
 	keys := make(map[string]string) // where Patroni's keys lie -> cluster
 	names := make(map[string]string)
+	joined := make(map[string]string) // cluster_pool -> who has it
 	for _, c := range cs {
 		in := s.in("clusters").in(c.Name)
 		in.folded(names, "cluster", c.Name)
 		c.check(in)
+		for _, p := range c.Pools {
+			// Sections of the built-in HAProxy template are named CLUSTER_POOL.
+			id := c.Name + "_" + p.Name
+			if other, ok := joined[id]; ok {
+				in.in("pools").fault(p.Name, "pool %s of cluster %s is called %s in HAProxy's file, as is %s", p.Name, c.Name, id, other)
+			}
+			joined[id] = "pool " + p.Name + " of cluster " + c.Name
+		}
 		c.checkTiming(in, s.in("postgres"))
 		if c.Authority != topology.AuthorityPatroni {
 			continue
@@ -46,6 +55,7 @@ func (c Cluster) check(s scope) {
 	c.checkWriteProbe(s)
 	c.Pools.check(s)
 	c.checkWeights(s)
+	c.checkPorts(s)
 	if s.written("postgres") {
 		c.Postgres.check(s.in("postgres"))
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -104,5 +105,24 @@ func (c Cluster) checkWeights(s scope) {
 				s.in("pools").in(p.Name).in("weights").fault(node, "no such node: %s", UnknownWord(node, names))
 			}
 		}
+	}
+}
+
+// checkPorts refuses a pool's own port where two nodes share a host: both would be
+// offered at one address.
+func (c Cluster) checkPorts(s scope) {
+	hosts := make(map[string]string)
+	for _, n := range c.Nodes {
+		host := strings.ToLower(n.Address.Host)
+		other, ok := hosts[host]
+		if hosts[host] = n.Name; !ok || host == "" {
+			continue
+		}
+		for _, p := range c.Pools {
+			if p.Port != 0 {
+				s.in("pools").in(p.Name).fault("port", "nodes %s and %s share the host %s, so port %d would be one server for both", other, n.Name, host, p.Port)
+			}
+		}
+		return
 	}
 }
