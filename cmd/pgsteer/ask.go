@@ -137,7 +137,7 @@ func (c *renderCmd) Run(ctx context.Context, std streams) error {
 	}
 	changes := false
 	for _, g := range groups {
-		changed, err := c.group(std.out, g, r.Clusters)
+		changed, err := c.group(std, g, r.Clusters)
 		if err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func (c *renderCmd) chosen(groups []apply.Group) ([]apply.Group, error) {
 }
 
 // group prints one group's texts, or how they differ from what is on disk.
-func (c *renderCmd) group(w io.Writer, g apply.Group, clusters []status.ClusterReport) (changed bool, err error) {
+func (c *renderCmd) group(std streams, g apply.Group, clusters []status.ClusterReport) (changed bool, err error) {
 	var snaps []*topology.Snapshot
 	for _, cl := range clusters {
 		if cl.Snapshot != nil && slices.Contains(g.Clusters, cl.Name) {
@@ -178,13 +178,17 @@ func (c *renderCmd) group(w io.Writer, g apply.Group, clusters []status.ClusterR
 	if len(snaps) < len(g.Clusters) {
 		return false, fmt.Errorf("template group %s: the agent knows %d of its %d clusters yet", g.Name, len(snaps), len(g.Clusters))
 	}
-	texts, err := apply.Once(g, render.ViewOf(snaps, g.Settings))
+	view := render.ViewOf(snaps, g.Settings)
+	for _, what := range view.LeftOut {
+		fmt.Fprintln(std.err, "left out:", what)
+	}
+	texts, err := apply.Once(g, view)
 	if err != nil {
 		return false, err
 	}
 	if !c.Diff {
 		for _, t := range texts {
-			if _, err := w.Write(t.Bytes); err != nil {
+			if _, err := std.out.Write(t.Bytes); err != nil {
 				return false, err
 			}
 		}
@@ -194,7 +198,7 @@ func (c *renderCmd) group(w io.Writer, g apply.Group, clusters []status.ClusterR
 	if err != nil {
 		return false, err
 	}
-	_, err = io.WriteString(w, d)
+	_, err = io.WriteString(std.out, d)
 	return d != "", err
 }
 
