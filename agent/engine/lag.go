@@ -67,28 +67,27 @@ func (g *lsnRing) passed(lsn topology.LSN) (topology.Mono, bool) {
 	return g.entries[i].at, true
 }
 
-// followWriter begins the memory of a new writer's positions.
-func (s *State) followWriter(n *node) {
-	if tl := n.timeline(); tl != s.ring.timeline {
-		s.ring = lsnRing{timeline: tl}
+// follow notes the writer's own position; a change of its timeline, also to a
+// lower one after a restore in place, begins the memory anew.
+func (g *lsnRing) follow(p *topology.Probe, at topology.Mono) {
+	if p.InRecovery != topology.No || p.WriteLSN == 0 {
+		return
 	}
-	if n.full.InRecovery == topology.No && n.full.WriteLSN != 0 {
-		s.ring.push(n.full.WriteLSN, n.answeredAt)
+	if p.Timeline != 0 && p.Timeline != g.timeline {
+		*g = lsnRing{timeline: p.Timeline}
 	}
+	g.push(p.WriteLSN, at)
 }
 
 // learnPosition notes what a full probe says of the writer's position. Only the
 // writer's own word counts: a stray primary would set the pace of all replicas.
 func (s *State) learnPosition(n *node, o topology.Observation) {
-	p := o.Probe
+	rc := &o.Probe.Receiver
 	switch {
-	case n.Name == s.holder.name && p.InRecovery == topology.No && p.WriteLSN != 0:
-		if p.Timeline != 0 && p.Timeline != s.ring.timeline { // also a lower one, after a restore in place
-			s.ring = lsnRing{timeline: p.Timeline}
-		}
-		s.ring.push(p.WriteLSN, o.At.Mono)
-	case p.Receiver.LatestEnd != 0 && p.Receiver.Timeline == s.ring.timeline:
-		s.ring.push(p.Receiver.LatestEnd, o.At.Mono)
+	case n.Name == s.holder.name:
+		s.ring.follow(o.Probe, o.At.Mono)
+	case rc.LatestEnd != 0 && rc.Timeline == s.ring.timeline:
+		s.ring.push(rc.LatestEnd, o.At.Mono)
 	}
 }
 

@@ -506,6 +506,26 @@ func (w *world) portFails(node string, port uint16, class topology.FailureClass)
 	}})
 }
 
+// TestPortBesideSilence: of two causes the harsher one rules.
+func TestPortBesideSilence(t *testing.T) {
+	w := settled(t, patroni)
+	w.readPool().Port = 6432
+	for _, n := range []string{"a", "b", "c"} {
+		w.portOpen(n, 6432)
+	}
+	w.want("replica", "b=up c=up")
+	w.fails("c", topology.FailStarting)
+	w.run(sec)
+	w.want("replica", "c=drain/starting")
+	for range 2 {
+		w.portFails("c", 6432, topology.FailRefused)
+		w.pass(100 * ms)
+	}
+	w.want("replica", "c=down/starting")
+	w.portOpen("c", 6432)
+	w.want("replica", "c=down/starting") // it has no sessions to keep
+}
+
 // TestSessions: a pool's choice between drain and kill (FR-14).
 func TestSessions(t *testing.T) {
 	w := settled(t, patroni)

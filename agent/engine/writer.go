@@ -142,7 +142,7 @@ func (r *round) admit() {
 		if r.s.systemID == 0 {
 			r.s.systemID = n.full.SystemID
 		}
-		r.s.followWriter(n)
+		r.s.ring.follow(n.full, n.answeredAt)
 		return
 	}
 }
