@@ -166,7 +166,7 @@ func (r *round) fallBack(pool topology.Pool, pr *poolRound) bool {
 // preferZone drains the nodes of other zones while the preferred one has enough
 // of its own: as many as the pool's minimum, with half of their weight.
 func (r *round) preferZone(pool topology.Pool, pr *poolRound) {
-	if pool.Zone == "" || pr.fallback {
+	if pool.Zone == "" {
 		return
 	}
 	near, weight := 0, 0

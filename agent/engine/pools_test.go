@@ -626,6 +626,11 @@ func TestZone(t *testing.T) {
 	w.want("replica", "b=up/ramping c=drain/other_zone")
 	w.readPool().MinReplicas = 2
 	w.want("replica", "b=up c=up")
+	w.fails("b", topology.FailRefused) // a fallback is for want of nodes, wherever they stand
+	w.fails("c", topology.FailRefused)
+	w.tagged("a", topology.TagZone, "us")
+	w.run(3 * sec)
+	w.want("replica", "a=up/fallback b=down c=down")
 }
 
 // TestSaturated: no free slot is no failure; a replica gets half its share, the

@@ -213,6 +213,14 @@ func TestNoFallback(t *testing.T) {
 	w.fails("c", topology.FailRefused)
 	w.run(5 * sec)
 	w.want("replica", "a=drain/wrong_role b=down c=down")
+	w.readPool().Fallback = topology.FallbackPrimary
+	w.want("replica", "a=up/fallback b=down c=down")
+	w.fails("a", topology.FailRefused)
+	w.run(5 * sec)
+	w.want("replica", "a=down b=down c=down")
+	if p, _ := w.snap.Pool("replica"); p.Fallback {
+		t.Fatal("a fallback is marked and nobody serves")
+	}
 }
 
 // TestNoWriterNoLag: without a proven writer nothing is judged against it.

@@ -328,3 +328,48 @@ func TestSourceHealth(t *testing.T) {
 		t.Errorf("claims %v", f.Claims)
 	}
 }
+
+// TestSame: a decision that differs in anything that a sink reads is another one.
+func TestSame(t *testing.T) {
+	w := settled(t, patroni)
+	r := &w.s.round
+	if !r.same(w.snap) {
+		t.Fatal("the last snapshot is not what was decided last")
+	}
+	for name, change := range map[string]func(*topology.Snapshot){
+		"authority":        func(s *topology.Snapshot) { s.Authority.State = topology.AuthorityStateLost },
+		"leader":           func(s *topology.Snapshot) { s.Authority.Leader = "b" },
+		"writer":           func(s *topology.Snapshot) { s.Writer = "" },
+		"held":             func(s *topology.Snapshot) { s.Held = "a" },
+		"complete":         func(s *topology.Snapshot) { s.Complete = false },
+		"a node less":      func(s *topology.Snapshot) { s.Nodes = s.Nodes[1:] },
+		"a node's name":    func(s *topology.Snapshot) { s.Nodes[0].Name = "z" },
+		"a node's address": func(s *topology.Snapshot) { s.Nodes[0].Address.Port++ },
+		"a node's tags":    func(s *topology.Snapshot) { s.Nodes[0].Tags = map[string]string{"zone": "eu"} },
+		"a pool less":      func(s *topology.Snapshot) { s.Pools = s.Pools[1:] },
+		"a pool's name":    func(s *topology.Snapshot) { s.Pools[0].Pool = "z" },
+		"a pool's mode":    func(s *topology.Snapshot) { s.Pools[0].Mode = topology.ModeRead },
+		"fallback":         func(s *topology.Snapshot) { s.Pools[1].Fallback = true },
+		"verdict":          func(s *topology.Snapshot) { s.Pools[1].Nodes[1].Verdict = topology.Drain },
+		"weight":           func(s *topology.Snapshot) { s.Pools[1].Nodes[1].Weight = 50 },
+		"offered address":  func(s *topology.Snapshot) { s.Pools[1].Nodes[1].Address.Port++ },
+		"offered node":     func(s *topology.Snapshot) { s.Pools[1].Nodes[1].Node = "z" },
+		"reason":           func(s *topology.Snapshot) { s.Pools[1].Nodes[1].Reasons[0].Code = topology.CodeRamping },
+		"a reason more": func(s *topology.Snapshot) {
+			n := &s.Pools[1].Nodes[1]
+			n.Reasons = append(n.Reasons, topology.Reason{Code: topology.CodeLag})
+		},
+		"alarm": func(s *topology.Snapshot) { s.Alarms = []topology.Reason{{Code: topology.CodeTwoWriters}} },
+	} {
+		s := r.compose()
+		change(s)
+		if r.same(s) {
+			t.Errorf("another %s makes no difference", name)
+		}
+	}
+	s := r.compose()
+	s.Pools[1].Nodes[1].Reasons[0].Text, s.DecidedAt, s.Generation = "another", s.DecidedAt.Add(sec), 99
+	if !r.same(s) {
+		t.Error("a text, a time or a generation makes a difference")
+	}
+}
