@@ -491,6 +491,17 @@ func TestPortRule(t *testing.T) {
 	w.want("replica", "c=up/replica")
 	w.run(8 * sec)
 	w.want("reads", "c=down/port")
+	w.m.Records = []topology.MaintenanceRecord{{Node: "a", Reason: "test"}}
+	for range 2 {
+		w.portFails("a", 6432, topology.FailRefused)
+		w.pass(100 * ms)
+	}
+	w.decide()
+	p, _ = w.snap.Pool("bouncer")
+	if v, _ := p.Verdict("a"); v.Verdict != topology.Down || len(v.Reasons) != 2 || v.Reasons[0].Code != topology.CodeMaintenance {
+		t.Fatalf("verdict on a in maintenance with a dead port is %+v", v)
+	}
+	w.m.Records = nil
 	w.readPool().Port = 9 // not checked: believed
 	w.readPool().PortCheck = topology.PortCheckNone
 	w.want("replica", "b=up c=up")

@@ -406,3 +406,31 @@ func TestRestartWithClockSetBack(t *testing.T) {
 	w.run(1100 * ms)
 	w.want("primary", "a=up/writer")
 }
+
+// TestIncompleteObeys: while a source of nodes is missing, contrary evidence counts
+// all the same.
+func TestIncompleteObeys(t *testing.T) {
+	w := newWorld(t, patroni)
+	saved := settled(t, patroni).s.Save(w.now)
+	w.s = NewState(Options{Cluster: "main", NodeSources: []topology.SourceID{fileSource, consulSource}, Saved: &saved, Start: w.now})
+	w.listNodes()
+	w.run(3 * sec)
+	if w.snap.Complete {
+		t.Fatal("a source that has not delivered is taken for delivered")
+	}
+	w.want("primary", "a=up/writer")
+	w.become("a", standby(5))
+	w.run(sec)
+	w.want("primary", "a=down")
+}
+
+// TestHeldJudgesNoLag: a writer that is only held from before is no measure.
+func TestHeldJudgesNoLag(t *testing.T) {
+	w := settled(t, patroni)
+	w.unheard = topology.FailStore
+	w.restart()
+	w.write(100 * mb)
+	w.run(20 * sec)
+	w.want("primary", "a=undecided")
+	w.want("replica", "b=up c=up")
+}
