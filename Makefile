@@ -2,18 +2,19 @@
 
 GO      ?= go
 BIN     := bin/pgsteer
-# make test TEST=pattern, make bench BENCH=pattern COUNT=6
+# make test TEST=pattern, make bench BENCH=pattern COUNT=6, make histories HISTORIES=100000
 TEST    ?= .
 BENCH   ?= .
 COUNT   ?= 1
+HISTORIES ?= 10000
 TIMEOUT ?= 25m
 PKGS    ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint build fmt golden
+.PHONY: help demo test histories bench lint build fmt golden
 
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## Run the main job on real servers, in about a minute; installs what is missing (as root)
 	@scripts/setup demo
@@ -24,6 +25,9 @@ test: ## Run every test, against real servers too; installs what is missing (as 
 	@scripts/setup test
 	$(GO) vet $(PKGS)
 	$(GO) test -race -shuffle=on -timeout $(TIMEOUT) -run '$(TEST)' $(PKGS)
+
+histories: ## Play random histories against the rules, new ones each time: make histories HISTORIES=10000
+	PGSTEER_HISTORIES=$(HISTORIES) $(GO) test -v -count=1 -timeout 12h -run 'Model|Invariant|Property|Trap|DecidesNothing|CountsOnce' ./agent/engine
 
 bench: ## Run the benchmarks in Go's format: make bench BENCH=pattern COUNT=6
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m $(PKGS)

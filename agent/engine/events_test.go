@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"pgregory.net/rapid"
@@ -55,7 +56,16 @@ func drawEvent(t *rapid.T) event {
 }
 
 func drawEvents(t *rapid.T, atMost int) []event {
-	return rapid.SliceOfN(rapid.Custom(drawEvent), 0, atMost).Draw(t, "events")
+	return drawBlocks(t, drawEvent, atMost)
+}
+
+// drawBlocks draws about half of so many events. One slice alone would be of five
+// on the average, whatever its bound; a slice of slices shrinks as well.
+func drawBlocks(t *rapid.T, draw func(*rapid.T) event, atMost int) []event {
+	const block = 10 // five on the average
+	n := max(1, atMost/block)
+	blocks := rapid.SliceOfN(rapid.SliceOfN(rapid.Custom(draw), 0, block), n, n).Draw(t, "events")
+	return slices.Concat(blocks...)
 }
 
 // drawWorld is a world under a random policy that has run for a while, or not.

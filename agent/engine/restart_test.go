@@ -434,3 +434,18 @@ func TestHeldJudgesNoLag(t *testing.T) {
 	w.want("primary", "a=undecided")
 	w.want("replica", "b=up c=up")
 }
+
+// TestStandstillAtStart: the time in which the authority may speak first does not
+// pass while the agent itself stands still.
+func TestStandstillAtStart(t *testing.T) {
+	w := settled(t, patroni)
+	w.restart()
+	w.become("b", primary(6))
+	w.ask("b")
+	w.decide()
+	w.pass(21 * sec)
+	w.want("primary", "a=undecided")
+	w.askAuthority() // which still names a
+	w.ask("a")
+	w.want("primary", "a=up/writer b=down")
+}

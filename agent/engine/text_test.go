@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
@@ -34,16 +32,6 @@ func checkTexts(t tb, s *topology.Snapshot) {
 			t.Fatalf("%s: no since", r.Code)
 		}
 	}
-}
-
-func TestTexts(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		w := drawWorld(t)()
-		w.onDecide = func(s *topology.Snapshot) { checkTexts(t, s) }
-		for _, e := range drawEvents(t, 40) {
-			w.apply(e)
-		}
-	})
 }
 
 // TestTextsFromOutside: names and an operator's words are not ours.

@@ -53,6 +53,8 @@ type world struct {
 	seq       map[topology.SourceID]uint64
 	snap      *topology.Snapshot
 	demand    topology.Demand
+	// post carries observations late, twice or never; nil: each arrives at once.
+	post *post
 	// onDecide sees every snapshot, onFold every observation.
 	onDecide func(*topology.Snapshot)
 	onFold   func(topology.Observation)
@@ -160,6 +162,13 @@ func (w *world) fold(src topology.SourceID, o topology.Observation) {
 	if o.At.Mono == 0 {
 		o.At, o.AskedAt = w.now, topology.Clock{Mono: w.now.Mono.Add(-ms), Wall: w.now.Wall.Add(-ms)}
 	}
+	if !w.post.takes(o) {
+		w.receive(o)
+	}
+}
+
+// receive hands an observation over as it is.
+func (w *world) receive(o topology.Observation) {
 	if w.onFold != nil {
 		w.onFold(o)
 	}
@@ -238,11 +247,12 @@ func (w *world) pass(d time.Duration) {
 func (w *world) run(d time.Duration) *world {
 	end := w.now.Mono.Add(d)
 	for {
-		next := min(w.wake, w.tick)
+		next := min(w.wake, w.tick, w.post.due())
 		if next > end {
 			break
 		}
 		w.pass(max(0, next.Sub(w.now.Mono)))
+		w.post.deliver(w)
 		if w.now.Mono >= w.tick {
 			w.askAll()
 			w.tick = w.tick.Add(w.interval)

@@ -58,8 +58,8 @@ func (r *round) contrary(n *node) bool {
 		return r.s.timelines[r.s.systemID] > r.heldTimeline(n) || r.rivalled(n) || n.killed
 	case r.auth.State == topology.AuthorityStateLost && r.p.HoldMax > 0 && r.since(r.s.authority.at, r.p.HoldMax):
 		return true
-	case r.auth.State == topology.AuthorityStateUnknown && !r.since(r.s.start.Mono, r.p.SilentAfter):
-		return false // a start gives the authority time to speak first
+	case r.auth.State == topology.AuthorityStateUnknown && !r.since(max(r.s.start.Mono, r.s.resumedAt), r.p.SilentAfter):
+		return false // a start gives the authority time to speak first, also after a standstill
 	case r.auth.State != topology.AuthorityStateCurrent, r.auth.Leader == "" && r.holdsWithoutLeader():
 		return r.rivalled(n)
 	}
