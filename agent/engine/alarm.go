@@ -16,6 +16,9 @@ func (r *round) raiseAlarms() {
 	if r.auth.State == topology.AuthorityStateLost {
 		raise(topology.CodeAuthorityLost, r.s.authority.at, "last word at %s", clock(r.now, r.s.authority.at))
 	}
+	if r.auth.State == topology.AuthorityStateUnknown && r.since(r.s.start.Mono, r.p.SilentAfter) {
+		raise(topology.CodeAuthorityUnknown, r.s.start.Mono, "not heard since the start")
+	}
 	if r.foreignKey() {
 		raise(topology.CodeForeignKey, 0, "initialize key says %d; the servers %d", r.s.authority.picture.SystemID, r.s.systemID)
 	}

@@ -164,7 +164,7 @@ func TestRefusedOnceThenAlive(t *testing.T) {
 	w.want("primary", "a=drain/refused")
 	w.pass(ms)
 	w.ask("a")
-	w.want("primary", "a=up/saturated")
+	w.want("primary", "a=up/writer")
 }
 
 // TestRefusalsAroundLife: refusals count together only while nothing between

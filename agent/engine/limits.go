@@ -93,7 +93,7 @@ func (r *round) readmit(pool topology.Pool, pr *poolRound, want int) int {
 			continue
 		}
 		pr.effects[c.n.i] = append(pr.effects[c.n.i][:0],
-			r.effect(topology.Up, topology.CodeLagOverride, 0, "lag %s; too few replicas", c.t.lag.Bytes.Short()))
+			r.effect(topology.Up, topology.CodeLagOverride, 0, "%s; too few replicas", c.text))
 		pr.weights[c.n.i] = pool.FixedWeight(c.n.Name)
 		n++
 	}

@@ -156,7 +156,7 @@ func (m *model) against() string {
 		return m.rival(n)
 	case m.authority != nil && !m.current() && m.w.p.HoldMax > 0 && now.Sub(m.asked) >= m.w.p.HoldMax:
 		return "it was held for long enough"
-	case m.authority == nil && now.Sub(m.begun) < m.w.p.SilentAfter:
+	case m.authority == nil && now.Sub(max(m.begun, m.resumed)) < m.w.p.SilentAfter:
 		return "" // the authority has the first word
 	case !m.current() || m.authority.Leader == "" && !m.keyless():
 		return m.rival(n)

@@ -61,7 +61,7 @@ func (s *State) observeProbe(o topology.Observation) {
 	if p.Kind == topology.ProbeLogin {
 		// It proves the postmaster and no more: a server that lets us in and then
 		// answers no question is silent all the same.
-		n.loginAt, n.loginFail, n.loginFailure = o.At.Mono, 0, nil
+		n.loginAt, n.loginFail, n.loginFailure, n.slotsAt = o.At.Mono, 0, nil, 0
 		return
 	}
 	if p.Kind == topology.ProbeWrite {
@@ -171,13 +171,19 @@ func (s *State) observeFailure(o topology.Observation, src *source) {
 	}
 }
 
+// learnSlots notes a login that found no slot; any other word ends that.
+func (n *node) learnSlots(c topology.FailureClass, at topology.Mono) {
+	n.slotsAt = 0
+	if c == topology.FailSlots {
+		n.slotsAt = at
+	}
+}
+
 // loginFailed folds a fresh login that failed beside the kept session. A server
 // that refuses it by word (no slot, bad password) has a working postmaster.
 func (n *node) loginFailed(f *topology.Failure, at topology.Mono) {
 	n.loginFailure = f
-	if f.Class == topology.FailSlots {
-		n.slotsAt = at
-	}
+	n.learnSlots(f.Class, at)
 	if f.Class == topology.FailName {
 		return // a name server's trouble; the kept session says more of the node
 	}
@@ -210,9 +216,7 @@ func (n *node) classify(c topology.FailureClass, at topology.Mono) {
 		// is the first again. A span that was long enough stays until an answer.
 		n.refusedPast, n.refusedAt = n.refusedSpan(), 0
 	}
-	if c == topology.FailSlots {
-		n.slotsAt = at
-	}
+	n.learnSlots(c, at)
 	if c == topology.FailStarting && n.startingAt == 0 {
 		// 57P01 is no such evidence: it also ends a single session on a healthy
 		// server. A server that shuts down answers the next attempt with 57P03.

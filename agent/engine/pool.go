@@ -77,6 +77,7 @@ type seat struct {
 type candidate struct {
 	seat
 	code topology.Code // what keeps it out
+	text string
 }
 
 // readPool settles everything in one evaluation, so that no snapshot shows an
@@ -100,7 +101,7 @@ func (r *round) readPool(pool topology.Pool, pr *poolRound) {
 			undecided = true
 		case topology.Drain:
 			if len(out) == 1 {
-				r.behind = append(r.behind, candidate{s, out[0].code})
+				r.behind = append(r.behind, candidate{s, out[0].code, out[0].text})
 			}
 		case topology.Down:
 		}

@@ -517,6 +517,49 @@ func (w *world) portFails(node string, port uint16, class topology.FailureClass)
 	}})
 }
 
+// TestPortAfterRestart: a restart lets nobody in whose port is dead, and a port
+// that has never answered is no good one.
+func TestPortAfterRestart(t *testing.T) {
+	for _, class := range []topology.FailureClass{topology.FailTimeout, topology.FailRefused} {
+		w := settled(t, patroni)
+		w.p.Pools[0].Port, w.p.Pools[1].Port = 6432, 6432
+		for _, n := range []string{"a", "b", "c"} {
+			w.portOpen(n, 6432)
+		}
+		fail := func() {
+			for _, n := range []string{"a", "b"} {
+				w.portFails(n, 6432, class)
+			}
+		}
+		fail()
+		w.run(3 * sec)
+		fail()
+		w.run(9 * sec)
+		if verdict(w.decide(), "primary", "a") < topology.Drain {
+			t.Fatal(w.show())
+		}
+		w.onDecide = func(s *topology.Snapshot) {
+			if verdict(s, "primary", "a") == topology.Up || verdict(s, "replica", "b") == topology.Up {
+				t.Fatalf("%s: up with a dead port\n%s", class, show(s, w.now))
+			}
+		}
+		w.restart()
+		w.portOpen("c", 6432)
+		w.askAll()
+		w.decide()
+		for range 4 {
+			fail()
+			w.run(800 * ms)
+		}
+		if v := verdict(w.snap, "primary", "a"); v != topology.Drain && v != topology.Down {
+			t.Fatalf("%s: a is %s after all", class, v)
+		}
+		w.onDecide = nil
+		w.portOpen("a", 6432)
+		w.want("primary", "a=up/writer")
+	}
+}
+
 // TestPortBesideSilence: of two causes the harsher one rules.
 func TestPortBesideSilence(t *testing.T) {
 	w := settled(t, patroni)
@@ -658,6 +701,16 @@ func TestSaturated(t *testing.T) {
 	w.run(2 * sec)
 	w.want("primary", "a=up/writer")
 	w.wantWeight("c", 100)
+	w.fail("a", topology.FailSlots, topology.ProbeLogin)
+	w.want("primary", "a=up/saturated")
+	w.login("a")
+	w.want("primary", "a=up/writer")
+	w.fails("c", topology.FailSlots)
+	w.run(5 * sec)
+	w.want("replica", "c=up/saturated")
+	w.fails("c", topology.FailAuth) // another word: there are slots, and it is not told what it is
+	w.run(4 * sec)
+	w.want("replica", "c=drain/role_unknown")
 }
 
 // TestWritesStalled: an alarm, and a drain only by choice.

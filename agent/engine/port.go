@@ -70,7 +70,8 @@ func (r *round) portEffect(pool topology.Pool, n *node) (effect, bool) {
 	case p.refusedAt != 0 && p.refusedTo.Sub(p.refusedAt) >= r.p.RefusedConfirm:
 		return r.effect(topology.Down, topology.CodePort, p.refusedAt, "port %d: refused", pool.Port), true
 	case r.s.isolated == topology.Yes || !r.since(word, r.p.SilentAfter):
-		return effect{}, false
+		// A first check in vain is no word for the port: what stands, stands on.
+		return r.effect(topology.Undecided, topology.CodePort, n.knownAt, "port %d: no answer yet", pool.Port), p.okAt == 0
 	case pool.Mode == topology.ModeRead && r.since(word, r.p.KillAfter):
 		return r.effect(topology.Down, topology.CodePort, p.failingAt, "port %d: %s", pool.Port, p.failure.Class), true
 	}

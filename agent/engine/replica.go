@@ -20,11 +20,15 @@ func (r *round) readEffects(out []effect, s seat) []effect {
 		}
 		out = append(out, e)
 	}
-	if e, ok := r.portEffect(s.pool, s.n); ok && (len(out) == 0 || e.verdict > out[0].verdict) {
-		out = append(out, e)
+	port, bad := r.portEffect(s.pool, s.n)
+	if bad && port.verdict != topology.Undecided && (len(out) == 0 || port.verdict > out[0].verdict) {
+		out = append(out, port)
 	}
 	if e := r.replicaEffect(s); len(out) == 0 || e.verdict > out[0].verdict {
 		out = append(out, e)
+	}
+	if bad && port.verdict == topology.Undecided && harshest(out) == topology.Up {
+		out = append(out[:0], port) // the node is well, and nobody knows of its port
 	}
 	return r.withMaintenance(s.n, r.returning(s, out))
 }
@@ -153,7 +157,7 @@ func (r *round) serving(s seat) effect {
 }
 
 // saturatedFor is how long a server counts as saturated after a login that found
-// no slot: fresh logins are tried every few seconds, and weights should not jump.
+// no slot, when no other login has told more since.
 const saturatedFor = 30 * time.Second
 
 // saturated: all connection slots were taken lately (SQLSTATE 53300).

@@ -449,3 +449,17 @@ func TestStandstillAtStart(t *testing.T) {
 	w.ask("a")
 	w.want("primary", "a=up/writer b=down")
 }
+
+// TestUnheardAuthorityIsAnAlarm: also when it was lost before the start.
+func TestUnheardAuthorityIsAnAlarm(t *testing.T) {
+	w := settled(t, patroni)
+	w.unheard = topology.FailStore
+	w.restart()
+	w.run(sec)
+	w.wantAlarms()
+	w.run(2 * sec)
+	w.wantAlarms(topology.CodeAuthorityUnknown)
+	w.unheard = ""
+	w.run(sec)
+	w.wantAlarms()
+}

@@ -148,7 +148,7 @@ var Codes = []CodeInfo{
 		"The leader key and the holder's member key belong to different Consul sessions, so the node may not enter yet.",
 	},
 	{
-		CodeOldTimeline, SeverityError, SessionsEnd, false, "the node follows the newer timeline; after a restore from backup: pgsteer forget-timeline",
+		CodeOldTimeline, SeverityError, SessionsEnd, false, "the node follows the newer timeline; after a restore from backup: stop pgsteer and remove the cluster's file from its state folder",
 		nil,
 		"The node is writable on an older timeline than the highest ever seen: it was left behind by a failover.",
 	},
@@ -210,7 +210,7 @@ var Codes = []CodeInfo{
 	{
 		CodeLagHard, SeverityWarn, SessionsKeep, true, "its lag is within half of the limits for lag_return_after",
 		[]string{"max_lag_hard", "lag_grace", "lag_return_after"},
-		"The replica is further behind than max_lag_hard.",
+		"The replica is further behind than max_lag_hard. It serves only while there is no proven writer to measure by and too few others are left.",
 	},
 	{
 		CodeLag, SeverityWarn, SessionsKeep, true, "its lag is within half of the limits for lag_return_after",
@@ -225,7 +225,7 @@ var Codes = []CodeInfo{
 	{
 		CodeLagOverride, SeverityWarn, SessionsServe, false, "enough replicas are within max_lag",
 		[]string{"max_lag", "max_lag_hard", "min_replicas"},
-		"The replica is further behind than max_lag but serves, since fewer than min_replicas would be left.",
+		"The replica is out by lag or a hold-down but serves, since fewer than min_replicas would be left; without a proven writer whatever its lag.",
 	},
 	{
 		CodeDamped, SeverityWarn, SessionsKeep, false, "the hold-down is over",
