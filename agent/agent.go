@@ -22,6 +22,7 @@ import (
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/systemd"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
 // Options configure an Agent. Load is required.
@@ -74,6 +75,7 @@ type Agent struct {
 	reloads chan chan error
 	failed  chan error
 	started time.Time
+	consuls map[string]*consul.Client // by madeOf; owned by New, then by the goroutine of Run
 
 	mu        sync.Mutex // guards everything below; nobody waits for anything while holding it
 	parts     map[string]*part

@@ -8,11 +8,9 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/agentcheck"
 	"github.com/pgsteer/pgsteer/agent/config"
-	"github.com/pgsteer/pgsteer/agent/healthapi"
 	"github.com/pgsteer/pgsteer/agent/runtimeapi"
 	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
-	"github.com/pgsteer/pgsteer/watchers/consul"
 	"github.com/pgsteer/pgsteer/xds"
 	"github.com/pgsteer/pgsteer/xds/resources"
 )
@@ -21,6 +19,7 @@ import (
 const (
 	partAgentCheck = "agentcheck"
 	partHealth     = "healthapi"
+	partHealthTLS  = "healthapi-tls"
 	partStatus     = "status"
 	partXDS        = "xds"
 	partRuntime    = "runtimeapi"
@@ -34,6 +33,7 @@ type plan struct {
 	made    string // see part
 	listens bool   // make binds an address
 	make    func() (*part, error)
+	check   func() error // nil, or what can fail of make but for the address
 }
 
 // plans lists what a configuration wants. Policies, pools, the local node and
@@ -51,6 +51,13 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 	l := cfg.Listen
 	server(partAgentCheck, l.AgentCheck, func() (*part, error) { return a.buildAgentCheck(l.AgentCheck) })
 	server(partHealth, l.Health, func() (*part, error) { return a.buildHealth(cfg) })
+	if secure := l.HealthTLS; !secure.Address.Off() {
+		all = append(all, plan{
+			name: partHealthTLS, made: fmt.Sprintf("%#v", secure), listens: true,
+			make:  func() (*part, error) { return a.buildHealthTLS(cfg) },
+			check: func() error { _, err := newListenerTLS(secure, a.log); return err },
+		})
+	}
 	server(partStatus, l.Status, func() (*part, error) { return a.buildStatus(l.Status) })
 	server(partXDS, l.XDS, func() (*part, error) { return a.buildXDS(cfg) })
 	if len(cfg.HAProxy.Sockets) > 0 {
@@ -71,7 +78,7 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 		sources := cl
 		sources.Policy, sources.Pools = config.Policy{}, nil
 		made := []any{sources}
-		if cl.Authority == topology.AuthorityPatroni {
+		if cl.UsesConsul() {
 			made = append(made, cfg.Consul)
 		}
 		add(partCluster+cl.Name, made, func() (*part, error) { return a.buildCluster(cfg, cl, client) })
@@ -128,24 +135,15 @@ func Check(cfg *config.Config) error {
 	}
 	var errs []error
 	for _, w := range all {
-		if !w.listens {
+		switch {
+		case !w.listens:
 			_, err := w.make()
 			errs = append(errs, err)
+		case w.check != nil:
+			errs = append(errs, w.check())
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// consulClient is nil for a configuration that does not need Consul.
-func (a *Agent) consulClient(cfg *config.Config) (*consul.Client, error) {
-	if !cfg.UsesConsul() {
-		return nil, nil
-	}
-	return consul.NewClient(consul.ClientOptions{
-		Address: cfg.Consul.Address, TokenFile: cfg.Consul.TokenFile, Datacenter: cfg.Consul.Datacenter,
-		CAFile: cfg.Consul.CAFile, CertFile: cfg.Consul.CertFile, KeyFile: cfg.Consul.KeyFile,
-		ServerName: cfg.Consul.ServerName, Logger: a.log.With("component", "consul"),
-	})
 }
 
 // served makes the part of a server and its listener.
@@ -178,37 +176,10 @@ func (a *Agent) buildAgentCheck(address config.ListenAddress) (*part, error) {
 	return p, nil
 }
 
-func (a *Agent) buildHealth(cfg *config.Config) (*part, error) {
-	srv, err := healthapi.New(healthapi.Options{
-		Views: &a.views, Now: a.now, Saved: a.savedVerdict, Version: a.o.Version,
-		Local: localNode(cfg), Logger: a.log.With("component", partHealth),
-	})
-	if err != nil {
-		return nil, err
-	}
-	p, err := a.served(partHealth, cfg.Listen.Health, srv.Serve)
-	if err != nil {
-		return nil, err
-	}
-	p.live = func(cfg *config.Config) { srv.SetLocal(localNode(cfg)) }
-	p.status = func() []status.Sink {
-		n := srv.Counters()
-		return []status.Sink{{Name: partHealth, State: status.SinkOK, Counters: map[string]uint64{
-			"ok": n.OK.Load(), "unavailable": n.Unavailable.Load(), "other": n.Other.Load(),
-			"unanswered": n.Unanswered.Load(), "rejected": n.Rejected.Load(),
-		}}}
-	}
-	return p, nil
-}
-
-func localNode(cfg *config.Config) healthapi.NodeRef {
-	return healthapi.NodeRef{Cluster: cfg.Local.Cluster, Node: cfg.Local.Node}
-}
-
 func (a *Agent) buildStatus(address config.ListenAddress) (*part, error) {
 	srv := status.New(status.Options{
 		Views: &a.views, Now: a.now, Clusters: a.clusterNames, Policy: a.policy,
-		Agent: a.about, Sinks: a.sinks, Logger: a.log.With("component", partStatus),
+		Agent: a.about, Sinks: a.sinks, Observations: a.observations(), Logger: a.log.With("component", partStatus),
 	})
 	return a.served(partStatus, address, srv.Serve)
 }

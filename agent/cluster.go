@@ -10,6 +10,7 @@ import (
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/engine"
 	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/tap"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers"
 	"github.com/pgsteer/pgsteer/watchers/consul"
@@ -35,6 +36,7 @@ type cluster struct {
 	log    *slog.Logger
 	// watch follows the state's nodes and demands with probes.
 	watch *watch
+	tap   tap.Tap // sees what is folded and decided
 
 	before    *topology.Saved // what the state began with, nil for nothing
 	state     *engine.State
@@ -46,6 +48,7 @@ type cluster struct {
 // run decides until ctx ends. Ending changes nothing that was published.
 func (c *cluster) run(ctx context.Context) error {
 	defer close(c.over)
+	defer c.tap.Close(cutByEnd)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -53,7 +56,7 @@ func (c *cluster) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case o := <-c.inbox:
-			engine.Observe(c.state, o)
+			c.fold(o)
 			c.drain()
 		case <-c.wake.C():
 		case <-timer.C:
@@ -63,12 +66,17 @@ func (c *cluster) run(ctx context.Context) error {
 	}
 }
 
+func (c *cluster) fold(o topology.Observation) {
+	engine.Observe(c.state, o)
+	c.tap.Folded(o)
+}
+
 // drain folds what else has arrived, so that a burst of observations is decided once.
 func (c *cluster) drain() {
 	for range cap(c.inbox) {
 		select {
 		case o := <-c.inbox:
-			engine.Observe(c.state, o)
+			c.fold(o)
 		default:
 			return
 		}
@@ -98,6 +106,7 @@ func (c *cluster) decide(ctx context.Context) topology.Mono {
 		c.last = snap
 	}
 	c.remember(now)
+	c.tap.Decided(tap.Decided{At: now, Snapshot: snap, Saved: c.saved})
 	c.watch.check(policy)
 	c.watch.follow(ctx, c.state.Nodes(), demand)
 	if demand.Confirm && now.Mono.Sub(c.confirmed) >= confirmEvery {

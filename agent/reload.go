@@ -89,6 +89,9 @@ func (a *Agent) applyLive(cfg *config.Config) {
 			continue
 		}
 		p := cfg.Policy(name)
+		if !samePolicy(*c.policy.Load(), p) {
+			c.tap.Cut(cutByReload)
+		}
 		c.policy.Store(&p)
 		c.wake.Set()
 	}

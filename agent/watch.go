@@ -17,6 +17,7 @@ import (
 	"github.com/pgsteer/pgsteer/watchers"
 	"github.com/pgsteer/pgsteer/watchers/consul"
 	"github.com/pgsteer/pgsteer/watchers/file"
+	"github.com/pgsteer/pgsteer/watchers/patroni"
 	"github.com/pgsteer/pgsteer/watchers/postgres"
 )
 
@@ -35,9 +36,9 @@ type watch struct {
 	// agent is the row that the write probe writes: agents that wrote the same one
 	// would wait for one another.
 	agent string
-	// consul is nil unless the cluster's authority lies there.
-	consul  *consul.Watcher
-	sources map[topology.SourceID]watchers.Source
+	// authority is nil unless the cluster has one.
+	authority authoritySource
+	sources   map[topology.SourceID]watchers.Source
 
 	// These belong to the state goroutine.
 	probes map[string]*probe // by node
@@ -46,6 +47,13 @@ type watch struct {
 
 	faults chan error // the first source that ended by itself
 	wg     sync.WaitGroup
+}
+
+// authoritySource can be asked for confirmation at once.
+type authoritySource interface {
+	watchers.Source
+	ID() topology.SourceID
+	Confirm()
 }
 
 // probe is a running prober.
@@ -75,14 +83,10 @@ func newWatch(c config.Cluster, client *consul.Client, now topology.Ticker, base
 		w.password = p.get
 	}
 	if c.Authority == topology.AuthorityPatroni {
-		w.consul, err = consul.New(consul.Options{
-			Cluster: c.Name, Scope: c.Patroni.Scope, Namespace: c.Patroni.Namespace,
-			Client: client, Now: now, Logger: base.With("component", "consul"),
-		})
-		if err != nil {
+		if w.authority, err = w.patroni(client); err != nil {
 			return nil, err
 		}
-		w.sources[w.consul.ID()] = w.consul
+		w.sources[w.authority.ID()] = w.authority
 	}
 	if len(c.Nodes) > 0 {
 		if err := w.list(file.Options{Name: "config", Static: c.Nodes}); err != nil {
@@ -94,7 +98,32 @@ func newWatch(c config.Cluster, client *consul.Client, now topology.Ticker, base
 			return nil, err
 		}
 	}
+	if c.ConsulService.Name != "" {
+		if err := w.catalog(client); err != nil {
+			return nil, err
+		}
+	}
 	return w, nil
+}
+
+// patroni makes the source of Patroni's word: its keys, or its members. client is
+// not looked at for the latter.
+func (w *watch) patroni(client *consul.Client) (authoritySource, error) {
+	p := w.cluster.Patroni
+	if p.Source == config.SourceREST {
+		secure, err := patroniTLS(p, w.log)
+		if err != nil {
+			return nil, err
+		}
+		return patroni.New(patroni.Options{
+			Cluster: w.cluster.Name, Scope: p.Scope, Endpoints: p.Endpoints, TLS: secure,
+			Now: w.now, Logger: w.base.With("component", "patroni"),
+		})
+	}
+	return consul.New(consul.Options{
+		Cluster: w.cluster.Name, Scope: p.KeyScope(), Namespace: p.Namespace,
+		Client: client, Now: w.now, Logger: w.base.With("component", "consul"),
+	})
 }
 
 // list adds a source of nodes that are written down.
@@ -228,7 +257,7 @@ func (w *watch) start(ctx context.Context, n topology.Node) *probe {
 
 // confirm asks the authority to be read again now.
 func (w *watch) confirm() {
-	if w.consul != nil {
-		w.consul.Confirm()
+	if w.authority != nil {
+		w.authority.Confirm()
 	}
 }

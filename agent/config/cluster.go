@@ -13,19 +13,31 @@ type Cluster struct {
 	Name      string                 `yaml:"-"`
 	Authority topology.AuthorityKind `yaml:"authority"`
 	Patroni   Patroni                `yaml:"patroni"`
-	// Nodes are listed here, or in Inventory, or are Patroni's members.
-	Nodes     Nodes  `yaml:"nodes"`
-	Inventory string `yaml:"inventory" type:"path"` // watched; read with ParseInventory
-	Policy    Policy `yaml:"policy"`
-	Pools     Pools  `yaml:"pools"`
+	// Nodes are listed here, or in Inventory, or are the instances of ConsulService,
+	// or Patroni's members.
+	Nodes         Nodes         `yaml:"nodes"`
+	Inventory     string        `yaml:"inventory" type:"path"` // watched; read with ParseInventory
+	ConsulService ConsulService `yaml:"consul_service"`
+	Policy        Policy        `yaml:"policy"`
+	Pools         Pools         `yaml:"pools"`
 	// Postgres begins as the file's postgres section.
 	Postgres Postgres `yaml:"postgres" like:"postgres"`
 }
 
-// Patroni says where the cluster's keys lie in Consul: below NAMESPACE/SCOPE/.
+// Patroni says where Patroni's word is heard: its keys in Consul, which lie below
+// NAMESPACE/SCOPE/, or its members' REST interface.
 type Patroni struct {
-	Scope     string `yaml:"scope"` // default: the cluster's name
-	Namespace string `yaml:"namespace"`
+	Source    PatroniSource `yaml:"source"`
+	Scope     string        `yaml:"scope"` // default: the cluster's name
+	Namespace string        `yaml:"namespace"`
+	Group     string        `yaml:"group"` // number of a Citus group; empty: no Citus
+
+	// These are for SourceREST alone. The other members are learned from the first.
+	Endpoints  []string `yaml:"endpoints"` // http://host:port or https://host:port
+	CAFile     string   `yaml:"ca_file" type:"file"`
+	CertFile   string   `yaml:"cert_file" type:"file"`
+	KeyFile    string   `yaml:"key_file" type:"file"`
+	ServerName string   `yaml:"server_name"`
 }
 
 // Clusters is a map by name in the file and keeps the file's order.
@@ -44,12 +56,13 @@ type tags map[string]string
 
 func defaultCluster(name string, pg Postgres) Cluster {
 	return Cluster{
-		Name:      name,
-		Authority: topology.DefaultPolicy().Authority,
-		Patroni:   Patroni{Scope: name, Namespace: "service"},
-		Policy:    defaultPolicy(),
-		Pools:     defaultPools(),
-		Postgres:  pg,
+		Name:          name,
+		Authority:     topology.DefaultPolicy().Authority,
+		Patroni:       Patroni{Source: SourceConsul, Scope: name, Namespace: "service"},
+		Policy:        defaultPolicy(),
+		ConsulService: ConsulService{NodeNames: NamedByNode},
+		Pools:         defaultPools(),
+		Postgres:      pg,
 	}
 }
 

@@ -16,6 +16,7 @@ type Config struct {
 	StateDir string `yaml:"state_dir" type:"path"`
 	Log      Log    `yaml:"log"`
 	Listen   Listen `yaml:"listen"`
+	Health   Health `yaml:"health"`
 	// Local is the node on this host, for paths such as /primary that name none.
 	Local NodeRef `yaml:"local"`
 	// Zone is where this host stands; read pools prefer nodes tagged with it.
@@ -40,6 +41,7 @@ type Log struct {
 type Listen struct {
 	AgentCheck ListenAddress `yaml:"agent_check"` // HAProxy's agent-check
 	Health     ListenAddress `yaml:"health"`      // Patroni's health paths
+	HealthTLS  TLSListener   `yaml:"health_tls"`  // the same over TLS
 	Status     ListenAddress `yaml:"status"`      // /livez, /readyz, /metrics, status
 	XDS        ListenAddress `yaml:"xds"`         // Envoy's subscription, gRPC
 }
@@ -49,6 +51,10 @@ type Consul struct {
 	Address    string `yaml:"address"` // http://, https:// or unix://
 	TokenFile  string `yaml:"token_file" type:"file"`
 	Datacenter string `yaml:"datacenter"` // empty: the agent's own
+	// Namespace and Partition are those of Consul Enterprise; empty: those of the
+	// token and of the agent.
+	Namespace  string `yaml:"namespace"`
+	Partition  string `yaml:"partition"`
 	CAFile     string `yaml:"ca_file" type:"file"`
 	CertFile   string `yaml:"cert_file" type:"file"`
 	KeyFile    string `yaml:"key_file" type:"file"`
@@ -106,6 +112,7 @@ func Default() *Config {
 			Status:     "127.0.0.1:7433",
 			XDS:        "127.0.0.1:7434",
 		},
+		Health: Health{Compat: HealthStrict, DrainStatus: DrainUnavailable},
 		Consul: Consul{Address: "http://127.0.0.1:8500"},
 		Postgres: Postgres{
 			User:           "pgsteer",
@@ -173,9 +180,7 @@ func (c *Config) Policy(cluster string) topology.Policy {
 // UsesConsul reports whether any cluster needs Consul, so that an agent without
 // such a cluster never asks there.
 func (c *Config) UsesConsul() bool {
-	return slices.ContainsFunc(c.Clusters, func(cl Cluster) bool {
-		return cl.Authority == topology.AuthorityPatroni
-	})
+	return slices.ContainsFunc(c.Clusters, Cluster.UsesConsul)
 }
 
 // EnvoyListen is the address at which Envoy offers a pool: the pool's listen

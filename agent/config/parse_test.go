@@ -101,7 +101,7 @@ func fullMain(t *testing.T, pg Postgres) Cluster {
 	t.Helper()
 	main := defaultCluster("main", pg)
 	main.Authority = topology.AuthorityPatroni
-	main.Patroni = Patroni{Scope: "prod", Namespace: "/db/"}
+	main.Patroni = Patroni{Source: SourceConsul, Scope: "prod", Namespace: "/db/"}
 	main.Policy.SilentAfter, main.Policy.LeaderGap = 3*time.Second, 15*time.Second
 	main.Policy.AuthorityLost = topology.LostSQLOnly
 	main.Policy.LagGrace, main.Policy.LagReturnAfter, main.Policy.MinDwell = time.Second, 4*time.Second, 5*time.Second

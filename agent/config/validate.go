@@ -88,6 +88,7 @@ func (c *Config) check(s scope) {
 		s.fault("clusters", "no cluster is configured: `clusters` needs at least one")
 	}
 	c.checkListeners(s)
+	c.Listen.HealthTLS.check(s.in("listen").in("health_tls"))
 	c.Consul.check(s.in("consul"))
 	c.Postgres.check(s.in("postgres"))
 	c.Clusters.check(s)
@@ -111,6 +112,7 @@ func (c *Config) listeners(s scope) []listener {
 	all := []listener{
 		{l, "agent_check", "listen.agent_check", c.Listen.AgentCheck},
 		{l, "health", "listen.health", c.Listen.Health},
+		{l.in("health_tls"), "address", "listen.health_tls", c.Listen.HealthTLS.Address},
 		{l, "status", "listen.status", c.Listen.Status},
 		{l, "xds", "listen.xds", c.Listen.XDS},
 	}
@@ -224,7 +226,7 @@ func (c *Config) checkLocal(s scope) {
 		s.fault("local", "no such cluster: %s", UnknownWord(c.Local.Cluster, c.ClusterNames()))
 		return
 	}
-	if cl.Authority != topology.AuthorityNone || cl.Inventory != "" {
+	if cl.Authority != topology.AuthorityNone || cl.Inventory != "" || cl.ConsulService.Name != "" {
 		return // nodes come and go without this file
 	}
 	var names []string

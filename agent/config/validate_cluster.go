@@ -8,7 +8,8 @@ import (
 )
 
 func (cs Clusters) check(s scope) {
-	keys := make(map[string]string) // where Patroni's keys lie -> cluster
+	keys := make(map[string]string)      // where Patroni's keys lie -> cluster
+	endpoints := make(map[string]string) // of Patroni's REST interface -> cluster
 	names := make(map[string]string)
 	joined := make(map[string]string) // cluster_pool -> who has it
 	for _, c := range cs {
@@ -25,6 +26,10 @@ func (cs Clusters) check(s scope) {
 		}
 		c.checkTiming(in, s.in("postgres"))
 		if c.Authority != topology.AuthorityPatroni {
+			continue
+		}
+		if c.Patroni.Source == SourceREST {
+			c.Patroni.checkEndpoints(in.in("patroni").in("endpoints"), c.Name, endpoints)
 			continue
 		}
 		prefix := c.Patroni.KeyPrefix()
@@ -64,33 +69,35 @@ func (c Cluster) check(s scope) {
 // checkSources wants exactly one place that says which nodes there are.
 func (c Cluster) checkSources(s scope) {
 	patroni := c.Authority == topology.AuthorityPatroni
-	switch {
+	c.ConsulService.check(s.in("consul_service"), c)
+	switch service := c.ConsulService.Name != ""; {
 	case len(c.Nodes) > 0 && c.Inventory != "":
 		s.fault("inventory", "nodes and inventory exclude each other: list the nodes in one place")
-	case len(c.Nodes) == 0 && c.Inventory == "" && !patroni && !s.d.unsound[s.in("authority").at]:
-		s.fault("nodes", "cluster %s has no nodes: list them below `nodes`, name an `inventory`, or set `authority: patroni`", c.Name)
+	case service && (len(c.Nodes) > 0 || c.Inventory != ""):
+		s.fault("consul_service", "consul_service excludes nodes and inventory: what lists the nodes must be one place")
+	case len(c.Nodes) == 0 && c.Inventory == "" && !s.written("consul_service") && !patroni && !s.d.unsound[s.in("authority").at]:
+		s.fault("nodes", "cluster %s has no nodes: list them below `nodes`, name an `inventory` or a `consul_service`, or set `authority: patroni`", c.Name)
 	}
 	if !patroni && s.written("patroni") && !s.d.unsound[s.in("authority").at] {
 		s.fault("patroni", "these settings have no effect without `authority: patroni`")
 	}
 }
 
+// KeyScope is what a scope is in Consul: with Citus its group belongs to it.
+func (p Patroni) KeyScope() string {
+	if p.Group != "" {
+		return p.Scope + "/" + p.Group
+	}
+	return p.Scope
+}
+
 // KeyPrefix is where the cluster's keys lie in Consul, with a slash at the end.
 // Slashes around the namespace are dropped, as Patroni does.
 func (p Patroni) KeyPrefix() string {
 	if ns := strings.Trim(p.Namespace, "/"); ns != "" {
-		return ns + "/" + p.Scope + "/"
+		return ns + "/" + p.KeyScope() + "/"
 	}
-	return p.Scope + "/"
-}
-
-func (p Patroni) check(s scope) {
-	if p.Scope == "" || strings.Contains(p.Scope, "/") {
-		s.fault("scope", "scope %s must be a text without slashes, as in Patroni's own configuration", quote(p.Scope))
-	}
-	if strings.Trim(p.Namespace, "/") == "" {
-		s.fault("namespace", "namespace %s is empty; Patroni's default is service", quote(p.Namespace))
-	}
+	return p.KeyScope() + "/"
 }
 
 func (ns Nodes) check(s scope, key string) {

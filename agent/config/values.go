@@ -94,6 +94,15 @@ const (
 	SSLVerifyFull SSLMode = "verify-full"
 )
 
+// PatroniSource is where Patroni's word is heard.
+type PatroniSource string
+
+// The places.
+const (
+	SourceConsul PatroniSource = "consul" // its keys in Consul
+	SourceREST   PatroniSource = "rest"   // its members' REST interface, for every other store
+)
+
 // Builtin names a template that comes with pgsteer.
 type Builtin string
 
@@ -109,6 +118,14 @@ func words(v any) []string {
 		return texts(FormatText, FormatJSON)
 	case SSLMode:
 		return texts(SSLDisable, SSLAllow, SSLPrefer, SSLRequire, SSLVerifyCA, SSLVerifyFull)
+	case PatroniSource:
+		return texts(SourceConsul, SourceREST)
+	case NodeNames:
+		return texts(NamedByNode, NamedByID, NamedByMeta)
+	case HealthCompat:
+		return texts(HealthStrict, HealthPatroni3, HealthPatroni4)
+	case DrainStatus:
+		return texts(DrainUnavailable, DrainNotFound)
 	case Builtin:
 		return texts(BuiltinHAProxy)
 	case topology.AuthorityKind:

@@ -24,7 +24,9 @@ func TestMain(m *testing.M) {
 	histories, seed := ordinaryHistories, ordinarySeed
 	if many := os.Getenv("PGSTEER_HISTORIES"); many != "" {
 		histories, seed = many, strconv.FormatUint(rand.Uint64()|1, 10)
-		fmt.Fprintf(os.Stdout, "%s histories a property; the same ones again: -rapid.seed=%s\n", histories, seed)
+		if !given["rapid.seed"] {
+			fmt.Fprintf(os.Stdout, "%s histories a property; the same ones again: -rapid.seed=%s\n", histories, seed)
+		}
 	}
 	for name, value := range map[string]string{"rapid.checks": histories, "rapid.seed": seed} {
 		if given[name] {

@@ -1,7 +1,10 @@
 package healthapi
 
 import (
+	"cmp"
 	"encoding/json"
+	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -10,26 +13,35 @@ import (
 
 // nodeBody has Patroni's keys, absent where nothing is known, and the reason.
 type nodeBody struct {
-	State            string         `json:"state"`
-	Role             string         `json:"role"`
-	PostmasterStart  string         `json:"postmaster_start_time,omitempty"`
-	ServerVersion    int            `json:"server_version,omitempty"`
-	XLog             any            `json:"xlog,omitempty"`
-	Timeline         uint32         `json:"timeline,omitempty"`
-	ReplicationState string         `json:"replication_state,omitempty"`
-	Pause            bool           `json:"pause,omitempty"`
-	Unlocked         bool           `json:"cluster_unlocked,omitempty"`
-	DCSLastSeen      int64          `json:"dcs_last_seen,omitempty"`
-	Tags             map[string]any `json:"tags,omitempty"`
-	SystemIdentifier string         `json:"database_system_identifier,omitempty"`
-	Patroni          patroniBody    `json:"patroni"`
-	Reason           reasonBody     `json:"reason"`
+	State            string            `json:"state"`
+	Role             string            `json:"role"`
+	PostmasterStart  string            `json:"postmaster_start_time,omitempty"`
+	ServerVersion    int               `json:"server_version,omitempty"`
+	XLog             any               `json:"xlog,omitempty"`
+	Timeline         uint32            `json:"timeline,omitempty"`
+	Replication      []replicationBody `json:"replication,omitempty"`
+	ReplicationState string            `json:"replication_state,omitempty"`
+	SyncStandby      bool              `json:"sync_standby,omitempty"`
+	QuorumStandby    bool              `json:"quorum_standby,omitempty"`
+	Pause            bool              `json:"pause,omitempty"`
+	Unlocked         bool              `json:"cluster_unlocked,omitempty"`
+	DCSLastSeen      int64             `json:"dcs_last_seen,omitempty"`
+	Tags             map[string]any    `json:"tags,omitempty"`
+	SystemIdentifier string            `json:"database_system_identifier,omitempty"`
+	Patroni          patroniBody       `json:"patroni"`
+	Reason           reasonBody        `json:"reason"`
 }
 
 type patroniBody struct {
 	Version string `json:"version"`
 	Scope   string `json:"scope"`
 	Name    string `json:"name"`
+}
+
+type replicationBody struct {
+	Name      string `json:"application_name"`
+	State     string `json:"state"`
+	SyncState string `json:"sync_state"`
 }
 
 type primaryXLog struct {
@@ -59,19 +71,6 @@ type poolBody struct {
 	Reason  reasonBody       `json:"reason"`
 }
 
-type errorBody struct {
-	Error string `json:"error"`
-}
-
-// encode writes JSON on one line. The bodies hold no value that JSON refuses.
-func encode(body any) []byte {
-	b, err := json.Marshal(body)
-	if err != nil {
-		return []byte("{}\n")
-	}
-	return append(b, '\n')
-}
-
 func newReasonBody(r topology.Reason) reasonBody {
 	b := reasonBody{Code: r.Code, Text: r.Text, Severity: r.Code.Info().Severity}
 	if !r.Since.IsZero() {
@@ -80,9 +79,14 @@ func newReasonBody(r topology.Reason) reasonBody {
 	return b
 }
 
+// describe is Patroni's description of itself, which is always 200.
+func (s *Server) describe(sub *subject) answer {
+	return answer{ok: true, reason: s.health(sub).reason}
+}
+
 func (s *Server) nodeBody(sub *subject, a answer) nodeBody {
 	b := nodeBody{
-		State: state(s, sub), Role: role(sub),
+		State: s.state(sub), Role: sub.role(),
 		Tags:    tags(sub.node.Tags),
 		Patroni: patroniBody{Version: s.opts.Version, Scope: sub.ref.Cluster, Name: sub.ref.Node},
 		Reason:  newReasonBody(a.reason),
@@ -90,80 +94,107 @@ func (s *Server) nodeBody(sub *subject, a answer) nodeBody {
 	if id := sub.cluster.SystemID; id != 0 {
 		b.SystemIdentifier = strconv.FormatUint(id, 10)
 	}
+	if sub.old() && b.Role == "primary" {
+		b.Role = "master"
+	}
 	b.addAuthority(sub)
-	if p := sub.facts.Probe; p != nil {
-		b.addProbe(p)
+	if b.State == running {
+		b.addProbe(sub)
+		part := s.part(sub)
+		b.SyncStandby = b.Role == "replica" && part == topology.RoleSync
+		b.QuorumStandby = b.Role == "replica" && part == topology.RoleQuorum
 	}
 	return b
 }
 
 func (b *nodeBody) addAuthority(sub *subject) {
-	if auth := sub.cluster.Authority; auth != nil {
-		b.Pause = auth.Pause == topology.Yes
-		b.Unlocked = auth.Leader == ""
+	b.Pause = sub.authority().Pause == topology.Yes
+	if sub.snapshot == nil || sub.snapshot.Authority.State == topology.AuthorityStateNone {
+		return
 	}
-	for _, src := range sub.cluster.Sources {
-		if src.Source.Kind == topology.SourceConsul && src.OKAt != 0 {
-			b.DCSLastSeen = max(b.DCSLastSeen, sub.now.WallAt(src.OKAt).Unix())
-		}
+	b.Unlocked = !sub.dcs() || sub.snapshot.Authority.Leader == ""
+	if at := sub.authoritySeen(); at != 0 {
+		b.DCSLastSeen = sub.now.WallAt(at).Unix()
 	}
 }
 
-func (b *nodeBody) addProbe(p *topology.Probe) {
+// addProbe adds what PostgreSQL said of itself.
+func (b *nodeBody) addProbe(sub *subject) {
+	p := sub.facts.Probe
+	if p == nil {
+		return
+	}
 	b.ServerVersion = p.ServerVersion
 	b.Timeline = uint32(p.Timeline)
+	b.ReplicationState = sub.replicationState()
 	if p.SystemID != 0 {
 		b.SystemIdentifier = strconv.FormatUint(p.SystemID, 10)
 	}
 	if !p.StartedAt.IsZero() {
 		b.PostmasterStart = stamp(p.StartedAt)
 	}
+	for _, st := range p.Standbys {
+		b.Replication = append(b.Replication, replicationBody{st.Name, st.State, st.SyncState})
+	}
 	switch p.InRecovery {
 	case topology.No:
 		b.XLog = primaryXLog{Location: uint64(p.WriteLSN)}
 	case topology.Yes:
 		x := replicaXLog{Received: uint64(p.ReceiveLSN), Replayed: uint64(p.ReplayLSN), Paused: p.ReplayPaused == topology.Yes}
+		x.Received = cmp.Or(x.Received, x.Replayed)
 		if !p.ReplayedAt.IsZero() {
 			t := stamp(p.ReplayedAt)
 			x.Timestamp = &t
 		}
 		b.XLog = x
-		if p.Receiver.Streaming == topology.Yes {
-			b.ReplicationState = "streaming"
-		}
 	case topology.Unknown:
 	}
 }
 
-// stamp writes a time as Patroni does: with a blank and a numeric zone.
-func stamp(t time.Time) string { return t.Format("2006-01-02 15:04:05.000000-07:00") }
+// stamp writes a time as Patroni (Python's str) does: with a blank, a numeric zone,
+// and a fraction only where there is one.
+func stamp(t time.Time) string {
+	if t.Nanosecond() < int(time.Microsecond) {
+		return t.Format("2006-01-02 15:04:05-07:00")
+	}
+	return t.Format("2006-01-02 15:04:05.000000-07:00")
+}
 
-// state is Patroni's word for what is known over SQL.
-func state(s *Server, sub *subject) string {
+// running is Patroni's word for a server that answers.
+const running = "running"
+
+// state is Patroni's word for what is known over SQL. Where the server cannot be
+// asked, Patroni's own word on it counts, unless that is out of date.
+func (s *Server) state(sub *subject) string {
 	if sub.decided() && s.health(sub).ok {
-		return "running"
+		return running
 	}
-	if f := sub.facts.Failure; f != nil && sub.facts.FailingAt != 0 {
-		switch f.Class {
-		case topology.FailRefused, topology.FailReset:
-			return "stopped"
-		case topology.FailStarting:
-			return "starting"
-		case topology.FailShutdown:
-			return "stopping"
-		default: // silence, or no word on whether it runs
-		}
+	f := sub.facts.Failure
+	if f == nil || sub.facts.FailingAt == 0 {
+		return "unknown"
 	}
-	return "unknown"
+	if m := sub.facts.Member; m != nil && !slices.Contains([]string{"", running, "streaming", "in archive recovery"}, m.State) {
+		return m.State
+	}
+	switch f.Class {
+	case topology.FailRefused, topology.FailReset:
+		return "stopped"
+	case topology.FailStarting:
+		return "starting"
+	case topology.FailShutdown:
+		return "stopping"
+	default: // silence, or no word on whether it runs
+		return "unknown"
+	}
 }
 
 // role is from SQL; where SQL said nothing, Patroni's own word, else "unknown".
-func role(sub *subject) string {
+func (sub *subject) role() string {
 	switch sub.facts.InRecovery {
 	case topology.No:
 		return "primary"
 	case topology.Yes:
-		if a := sub.cluster.Authority; a != nil && a.StandbyCluster && a.Leader == sub.ref.Node {
+		if sub.standbyLeader() {
 			return "standby_leader"
 		}
 		return "replica"
@@ -185,4 +216,16 @@ func tags(in map[string]string) map[string]any {
 		}
 	}
 	return out
+}
+
+// elsewhereAt answers for documents that only Patroni has. An empty one would say
+// that there never was a failover.
+func elsewhereAt(name string) func(*Server, *subject) *reply {
+	return func(_ *Server, sub *subject) *reply {
+		body := errorBody{Error: "pgsteer does not keep Patroni's " + name + "; ask Patroni itself"}
+		if m := sub.facts.Member; m != nil {
+			body.Ask = apiURL(m.APIURL, name)
+		}
+		return newReply(http.StatusNotImplemented, topology.Reason{Text: body.Error}, body)
+	}
 }

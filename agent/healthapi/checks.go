@@ -2,30 +2,11 @@ package healthapi
 
 import (
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
-
-// CodeUnknown is the reason's code for a cluster, pool or node that nobody knows.
-// It is not a reason of a decision, so topology.Codes does not list it.
-const CodeUnknown topology.Code = "unknown"
-
-// subject is a node as one request sees it.
-type subject struct {
-	ref      NodeRef
-	snapshot *topology.Snapshot      // nil while nothing may be believed
-	pools    []topology.PoolVerdicts // also of a view past its end, for their names
-	facts    topology.NodeFacts
-	cluster  *topology.Facts // never nil
-	node     topology.Node
-	known    bool // the snapshot lists the node
-	now      topology.Clock
-	limit    *topology.Size // of lag=, nil without
-}
 
 // answer is the outcome of a check.
 type answer struct {
@@ -33,110 +14,50 @@ type answer struct {
 	reason topology.Reason
 }
 
-func yes(r topology.Reason) answer { return answer{ok: true, reason: r} }
+func yes(code topology.Code, text string) answer {
+	return answer{ok: true, reason: topology.Reason{Code: code, Text: text}}
+}
 
 func no(code topology.Code, text string) answer {
 	return answer{reason: topology.Reason{Code: code, Text: text}}
 }
 
-// look collects what is known of a node now.
-func (s *Server) look(ref NodeRef) *subject {
-	sub := &subject{ref: ref, now: s.opts.Now(), cluster: &topology.Facts{}}
-	v := s.opts.Views.Get(ref.Cluster)
-	if v != nil && v.Snapshot != nil {
-		sub.pools = v.Snapshot.Pools
-	}
-	if !v.Valid(sub.now.Mono) {
-		return sub
-	}
-	sub.snapshot = v.Snapshot
-	sub.node, sub.known = v.Snapshot.Node(ref.Node)
-	if v.Facts != nil {
-		sub.cluster = v.Facts
-		sub.facts = v.Facts.Nodes[ref.Node]
-	}
-	return sub
-}
-
-func (s *Server) serveCheck(w http.ResponseWriter, r *http.Request, ref NodeRef, c check) {
-	sub := s.look(ref)
-	var err error
-	if sub.limit, err = lagLimit(r.URL.RawQuery); err != nil {
-		s.refuse(w, r, http.StatusBadRequest, err.Error())
-		return
-	}
-	a, absent := s.absent(sub)
-	if !absent {
-		a = c(s, sub)
-	}
-	status := http.StatusServiceUnavailable
-	if a.ok {
-		status = http.StatusOK
-	}
-	s.reply(w, r, status, a.reason, s.nodeBody(sub, a))
-}
-
-// lagLimit reads lag= the way Patroni picks it (the first one counts, a blank one
-// is none) but refuses what it cannot read: Patroni drops such a limit in
-// silence, and "1mb" would let every replica through.
-func lagLimit(query string) (*topology.Size, error) {
-	if query == "" {
-		return nil, nil
-	}
-	q, err := url.ParseQuery(query)
-	if err != nil {
-		return nil, fmt.Errorf("query cannot be read: %w", err)
-	}
-	for _, text := range q["lag"] {
-		if text == "" {
-			continue
-		}
-		limit, err := topology.ParseSize(text)
-		if err != nil {
-			return nil, fmt.Errorf("lag: %w", err)
-		}
-		return &limit, nil
-	}
-	return nil, nil
-}
-
-// absent reports whether the cluster's complete snapshot does not list the node.
-func (s *Server) absent(sub *subject) (answer, bool) {
-	if sub.snapshot == nil || sub.known || !sub.snapshot.Complete {
-		return answer{}, false
-	}
-	return no(CodeUnknown, fmt.Sprintf("cluster %s has no node %s", sub.ref.Cluster, sub.ref.Node)), true
-}
-
-// verdict is the node's verdict in the first pool of a mode; undecided ones are
-// replaced by the saved verdict. The pool's name is "" when there is none.
+// verdict is the node's verdict in the first pool of a mode that selects it;
+// undecided ones are replaced by the saved verdict. The pool's name is "" when
+// there is none.
 func (s *Server) verdict(sub *subject, mode topology.Mode) (topology.NodeVerdict, string) {
-	undecided := topology.NodeVerdict{Node: sub.ref.Node}
+	first, pool := topology.NodeVerdict{Node: sub.ref.Node}, ""
 	for _, p := range sub.pools {
 		if p.Mode != mode {
 			continue
 		}
 		v, ok := p.Verdict(sub.ref.Node)
 		if !ok || sub.snapshot == nil {
-			v = undecided
+			v = topology.NodeVerdict{Node: sub.ref.Node}
 		}
 		if v.Verdict == topology.Undecided {
 			v = s.saved(sub, p.Pool, v)
 		}
-		return v, p.Pool
+		if v.Reason().Code != topology.CodeNotSelected {
+			return v, p.Pool
+		}
+		if pool == "" {
+			first, pool = v, p.Pool
+		}
 	}
-	if sub.snapshot != nil {
-		return undecided, ""
+	if sub.snapshot != nil || pool != "" {
+		return first, pool
 	}
 	// Before the first view the names of the default pools are the best guess.
-	pool := "replica"
+	pool = "replica"
 	if mode == topology.ModeWrite {
 		pool = "primary"
 	}
-	return s.saved(sub, pool, undecided), pool
+	return s.saved(sub, pool, first), pool
 }
 
 func (s *Server) saved(sub *subject, pool string, v topology.NodeVerdict) topology.NodeVerdict {
+	sub.until = 0
 	v.Verdict = s.opts.Saved(sub.ref.Cluster, pool, sub.ref.Node)
 	text := "nothing is decided yet and no verdict is saved"
 	if v.Verdict != topology.Undecided {
@@ -146,53 +67,148 @@ func (s *Server) saved(sub *subject, pool string, v topology.NodeVerdict) topolo
 	return v
 }
 
-// decided reports whether there is evidence to judge the node by.
-func (sub *subject) decided() bool {
-	return sub.snapshot != nil && sub.facts.AnsweredAt != 0
+// withdrawn reports whether an operator has taken the node out, or whether another
+// cluster's server answers at its address. Patroni knows neither; they count
+// whoever's answers are given.
+func (s *Server) withdrawn(sub *subject) (answer, bool) {
+	for _, p := range sub.pools {
+		v, ok := p.Verdict(sub.ref.Node)
+		if !ok || sub.snapshot == nil {
+			continue
+		}
+		for _, r := range v.Reasons {
+			if r.Code == topology.CodeMaintenance || r.Code == topology.CodeIdentity {
+				return answer{reason: r}, true
+			}
+		}
+	}
+	return answer{}, false
 }
 
-// primary: up in the first write pool.
+// primary: up in the write pool.
 func (s *Server) primary(sub *subject) answer {
 	v, pool := s.verdict(sub, topology.ModeWrite)
-	if pool == "" {
+	a := answer{ok: v.Verdict == topology.Up, reason: v.Reason()}
+	switch {
+	case pool == "":
 		return no(topology.CodeNoEvidence, "the cluster has no write pool")
+	case a.ok || sub.strict() || sub.snapshot == nil:
+		return a
 	}
-	return answer{ok: v.Verdict == topology.Up, reason: v.Reason()}
+	if out, is := s.withdrawn(sub); is {
+		return out
+	}
+	return sub.lockedPrimary(a)
 }
 
 // leader: the writer, or who holds the leader key and answers over SQL.
 func (s *Server) leader(sub *subject) answer {
-	if a := s.primary(sub); a.ok || sub.snapshot == nil {
+	a := s.primary(sub)
+	switch {
+	case a.ok || sub.snapshot == nil:
 		return a
-	}
-	auth := sub.snapshot.Authority
-	if auth.State != topology.AuthorityStateCurrent || auth.Leader != sub.ref.Node {
+	case !sub.strict():
+		return sub.lockedLeader()
+	case sub.standbyLeader():
+		return s.standbyLeader(sub)
+	case sub.snapshot.Authority.State != topology.AuthorityStateCurrent || !sub.leads():
 		return no(topology.CodeNotNamed, "the node is neither the writer nor named by the authority")
 	}
 	if a := s.health(sub); !a.ok {
 		return a
 	}
-	return yes(topology.Reason{Code: topology.CodePromoting, Text: "the authority names the node; it is not proven to take writes"})
+	return yes(topology.CodePromoting, "the authority names the node; it is not proven to take writes")
 }
 
 // standbyLeader: the leader of a standby cluster, in recovery as it should be.
 func (s *Server) standbyLeader(sub *subject) answer {
-	auth := sub.cluster.Authority
-	if auth == nil || !auth.StandbyCluster || auth.Leader != sub.ref.Node {
+	out, is := s.withdrawn(sub)
+	switch {
+	case is:
+		return out
+	case !sub.strict():
+		return sub.lockedStandbyLeader()
+	case !sub.standbyLeader():
 		return no(topology.CodeNotNamed, "the node does not lead a standby cluster")
-	}
-	if sub.facts.InRecovery != topology.Yes {
+	case sub.facts.InRecovery != topology.Yes:
 		return no(topology.CodeWrongRole, "the node is not known to be in recovery")
 	}
 	return s.health(sub)
 }
 
+// replica: in recovery, answering, not noloadbalance, in the read pool, and no
+// further behind than the query allows.
+func (s *Server) replica(sub *subject) answer {
+	v, pool := s.verdict(sub, topology.ModeRead)
+	limits := sub.query.bytes != nil || sub.query.time != nil
+	switch {
+	case !sub.decided():
+		return answer{ok: v.Verdict == topology.Up, reason: v.Reason()}
+	case sub.facts.InRecovery != topology.Yes:
+		return no(topology.CodeWrongRole, "the node is not in recovery")
+	case sub.standbyLeader():
+		return no(topology.CodeWrongRole, "the node leads the standby cluster")
+	case sub.node.HasTag(topology.TagNoLoadBalance):
+		return no(topology.CodeNoLoadBalance, "tagged noloadbalance")
+	case sub.strict() && pool != "" && v.Verdict != topology.Up && (!limits || !lagAlone(v)):
+		return answer{reason: v.Reason()}
+	}
+	if !sub.strict() || pool == "" || v.Verdict != topology.Up { // who is up may be silent to us alone
+		if a := s.health(sub); !a.ok {
+			return a
+		}
+	}
+	if !sub.strict() {
+		if out, is := s.withdrawn(sub); is {
+			return out
+		}
+	}
+	if a := sub.rightState(); !a.ok {
+		return a
+	}
+	if limits {
+		return sub.withinLag()
+	}
+	if v.Verdict == topology.Up {
+		return answer{ok: true, reason: v.Reason()}
+	}
+	return yes(topology.CodeReplica, "the node is in recovery and answers over SQL")
+}
+
+// lagAlone reports whether lag is all that keeps a node out of its pool; the
+// caller's own limit then counts instead of the pool's.
+func lagAlone(v topology.NodeVerdict) bool {
+	lag := []topology.Code{topology.CodeLag, topology.CodeLagHard, topology.CodeLagUnknown, topology.CodeLagOverride, topology.CodeReplica}
+	return v.Verdict != topology.Undecided && len(v.Reasons) > 0 &&
+		!slices.ContainsFunc(v.Reasons, func(r topology.Reason) bool { return !slices.Contains(lag, r.Code) })
+}
+
+// rightState compares with replication_state=.
+func (sub *subject) rightState() answer {
+	want, is := sub.query.state, sub.replicationState()
+	if want == nil || *want == is {
+		return yes("", "")
+	}
+	if is == "" {
+		is = "unknown"
+	}
+	return no(topology.CodeNotStreaming, fmt.Sprintf("replication_state is %s and not %s", is, *want))
+}
+
 // readOnly: primary or replica.
 func (s *Server) readOnly(sub *subject) answer {
-	if a := s.primary(sub); a.ok {
+	if a := s.writerOrLeader(sub); a.ok {
 		return a
 	}
 	return s.replica(sub)
+}
+
+// writerOrLeader: the primary, or the leader of a standby cluster.
+func (s *Server) writerOrLeader(sub *subject) answer {
+	if a := s.primary(sub); a.ok {
+		return a
+	}
+	return s.standbyLeader(sub)
 }
 
 // health: answered over SQL a short while ago, whatever its role.
@@ -206,16 +222,16 @@ func (s *Server) health(sub *subject) answer {
 			return no(code, f.Failure.Text)
 		}
 	}
-	if age := sub.now.Mono.Sub(f.AnsweredAt); age > s.opts.AnsweredWithin {
-		return no(topology.CodeSilent, fmt.Sprintf("last SQL answer %s ago", age.Round(100*time.Millisecond)))
+	if !sub.within(f.AnsweredAt, s.opts.AnsweredWithin) {
+		return no(topology.CodeSilent, "no SQL answer since "+sub.now.WallAt(f.AnsweredAt).UTC().Format(time.TimeOnly))
 	}
-	return yes(topology.Reason{Text: "the node answers over SQL"})
+	return yes("", "the node answers over SQL")
 }
 
 func (s *Server) savedHealth(sub *subject) answer {
 	for _, mode := range []topology.Mode{topology.ModeWrite, topology.ModeRead} {
 		if v, _ := s.verdict(sub, mode); v.Verdict == topology.Up {
-			return yes(v.Reason())
+			return answer{ok: true, reason: v.Reason()}
 		}
 	}
 	return no(topology.CodeNoEvidence, "the node has not answered over SQL yet")
@@ -232,48 +248,4 @@ func deathCode(c topology.FailureClass) topology.Code {
 	default:
 		return ""
 	}
-}
-
-// replica: in recovery, answering, not noloadbalance, in the read pool, and no
-// further behind than lag= allows.
-func (s *Server) replica(sub *subject) answer {
-	v, pool := s.verdict(sub, topology.ModeRead)
-	if !sub.decided() {
-		return answer{ok: v.Verdict == topology.Up, reason: v.Reason()}
-	}
-	if a := s.health(sub); !a.ok {
-		return a
-	}
-	if sub.facts.InRecovery != topology.Yes {
-		return no(topology.CodeWrongRole, "the node is not in recovery")
-	}
-	if sub.node.HasTag(topology.TagNoLoadBalance) {
-		return no(topology.CodeNoLoadBalance, "tagged noloadbalance")
-	}
-	if pool != "" && v.Verdict != topology.Up && (sub.limit == nil || !lagAlone(v)) {
-		return answer{reason: v.Reason()}
-	}
-	if sub.limit != nil {
-		return withinLag(sub.facts.Lag, *sub.limit)
-	}
-	return yes(topology.Reason{Code: topology.CodeReplica, Text: v.Reason().Text})
-}
-
-// lagAlone reports whether lag is all that keeps a node out of its pool; the
-// caller's own limit then counts instead of the pool's.
-func lagAlone(v topology.NodeVerdict) bool {
-	lag := []topology.Code{topology.CodeLag, topology.CodeLagHard, topology.CodeLagUnknown, topology.CodeLagOverride, topology.CodeReplica}
-	return v.Verdict != topology.Undecided && len(v.Reasons) > 0 &&
-		!slices.ContainsFunc(v.Reasons, func(r topology.Reason) bool { return !slices.Contains(lag, r.Code) })
-}
-
-// withinLag compares with lag=. As at Patroni a lag equal to the limit is good.
-func withinLag(l topology.Lag, limit topology.Size) answer {
-	switch {
-	case l.Known != topology.Yes:
-		return no(topology.CodeLagUnknown, "the lag is not known")
-	case l.Bytes > limit:
-		return no(topology.CodeLag, fmt.Sprintf("lag %s > %s", l.Bytes.Short(), limit.Short()))
-	}
-	return yes(topology.Reason{Code: topology.CodeReplica, Text: fmt.Sprintf("lag %s", l.Bytes.Short())})
 }

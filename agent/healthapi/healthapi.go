@@ -1,31 +1,40 @@
-// Package healthapi answers HTTP health checks: Patroni's health paths for one
-// local node and for every node of every cluster, and one path per node and pool.
+// Package healthapi answers HTTP health checks: Patroni's paths for one local
+// node and for every node of every cluster, and one path per node and pool.
 //
-//	/primary /replica /leader /read-only /health …      the local node, if there is one
+//	/primary /replica /sync /health /readiness …        the local node, if there is one
 //	/clusters/{cluster}/nodes/{node}/primary …          any node
+//	/clusters/{cluster}/cluster                         its members, as Patroni's /cluster
 //	/clusters/{cluster}/pools/{pool}/nodes/{node}       the verdict of a pool
 //	/clusters/{cluster}/pools/{pool}/check              the same for Envoy: the Host header
 //	                                                    names the node, drain is 200
 //
-// Guarantees: every path answers GET, HEAD and OPTIONS with the same status and a
-// Content-Length; an unknown path is 404 and another method 405, never 503, so
-// that a slip in a check's configuration does not look like a dead database. The
-// name of a node or pool that nobody knows is 503, like down. Nothing that is
-// unknown counts as good: an unknown lag exceeds every limit. While nothing is
-// decided, Patroni's paths repeat the saved verdict and pool paths close the
-// connection without an answer.
+// docs/patroni-api.md is the contract: every path and parameter, and the one
+// table of all differences from Patroni, which the tests read.
 //
-// Where Patroni's own answers are unsafe these are stricter: /primary needs proof
-// over SQL that the node takes writes, not the lock alone; a malformed lag= is 400
-// instead of no limit; /health and /replica come from SQL, not from Patroni.
+// Guarantees: every answer has a Content-Length and the reason in a header, in
+// the body too where there is one. The name of a node or pool that nobody knows
+// is 503, like down. While nothing is decided, Patroni's paths repeat the saved
+// verdict and pool paths close the connection without an answer. Answers wait for
+// nobody but the client: they are read from the newest view, and kept until the
+// view, or the time, changes them.
+//
+// With Strict, every path answers GET, HEAD and OPTIONS with the same status; an
+// unknown path is 404 and another method 405, never 503, so that a slip in a
+// check's configuration does not look like a dead database. Nothing that is
+// unknown counts as good, and where Patroni's own answers are unsafe these are
+// stricter: /primary needs proof over SQL that the node takes writes, not the
+// lock alone; a malformed lag= is 400 instead of no limit. With Patroni3 and
+// Patroni4 the answers are Patroni's own, unsafe ones included.
 package healthapi
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -38,15 +47,26 @@ type NodeRef struct {
 	Cluster, Node string
 }
 
+// Compat says whose answers Patroni's paths give.
+type Compat string
+
+// The choices for Compat.
+const (
+	Strict   Compat = "strict"   // safe ones
+	Patroni3 Compat = "patroni3" // those of Patroni 3.0
+	Patroni4 Compat = "patroni4" // those of Patroni 4.1
+)
+
 // Options configures a Server.
 type Options struct {
 	// Views are the decisions, by cluster. Required.
 	Views *latest.Map[string, topology.View]
 	// Now reads the clocks. Required.
 	Now topology.Ticker
-	// Local is the node that the short paths speak of; SetLocal changes it later.
-	// Zero: short paths are 404.
+	// Local is the node that the short paths speak of. Zero: short paths are 404.
 	Local NodeRef
+	// Compat says whose answers Patroni's paths give. Empty: Strict.
+	Compat Compat
 	// DrainStatus is a pool path's status for drain: 503, or 404 for HAProxy's
 	// disable-on-404. Zero: 503.
 	DrainStatus int
@@ -55,9 +75,12 @@ type Options struct {
 	Saved func(cluster, pool, node string) topology.Verdict
 	// AnsweredWithin is how old the last SQL answer of a healthy node may be. Zero: 3 s.
 	AnsweredWithin time.Duration
+	// TLS makes Serve speak TLS, with HTTP/1.1 over it. Nil: without TLS.
+	TLS *tls.Config
 	// Version stands in bodies as patroni.version. Empty: "pgsteer".
 	Version string
-	// MaxConns is how many connections may be open; those above are closed. Zero: 1024.
+	// MaxConns is how many connections a listener may have open; those above are
+	// closed. Zero: 4096.
 	MaxConns int
 	// HeaderTimeout bounds the reading of a request, Timeout the whole exchange,
 	// IdleTimeout the time between two requests. Zero: 2 s, 5 s, 60 s.
@@ -66,18 +89,27 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// Settings are the options that can change while the server runs.
+type Settings struct {
+	Local       NodeRef // see Options
+	Compat      Compat
+	DrainStatus int
+}
+
 // Counters count since the start. They are read while the server runs.
 type Counters struct {
 	OK, Unavailable, Other atomic.Uint64 // answers by status: 200, 503, any other
 	Unanswered             atomic.Uint64 // pool paths closed since nothing is decided
 	Rejected               atomic.Uint64 // connections closed because of MaxConns
+	Handshakes             atomic.Uint64 // TLS handshakes that failed
 }
 
 // Server answers health checks. It is an http.Handler.
 type Server struct {
 	opts     Options
-	local    atomic.Pointer[NodeRef]
+	settings atomic.Pointer[Settings]
 	counters Counters
+	memory   memory
 }
 
 // New returns a server. It fails when an option is missing or makes no sense.
@@ -85,11 +117,7 @@ func New(o Options) (*Server, error) {
 	if o.Views == nil || o.Now == nil {
 		return nil, errors.New("healthapi needs Views and Now")
 	}
-	if o.DrainStatus != 0 && o.DrainStatus != http.StatusServiceUnavailable && o.DrainStatus != http.StatusNotFound {
-		return nil, fmt.Errorf("healthapi: status %d for drain is neither 503 nor 404", o.DrainStatus)
-	}
-	o.DrainStatus = cmp.Or(o.DrainStatus, http.StatusServiceUnavailable)
-	o.MaxConns = cmp.Or(o.MaxConns, 1024)
+	o.MaxConns = cmp.Or(o.MaxConns, 4096)
 	o.AnsweredWithin = cmp.Or(o.AnsweredWithin, 3*time.Second)
 	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, 2*time.Second)
 	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
@@ -102,12 +130,23 @@ func New(o Options) (*Server, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{opts: o}
-	s.SetLocal(o.Local)
-	return s, nil
+	return s, s.Reconfigure(Settings{Local: o.Local, Compat: o.Compat, DrainStatus: o.DrainStatus})
 }
 
-// SetLocal changes the node that the short paths speak of, from the next request on.
-func (s *Server) SetLocal(ref NodeRef) { s.local.Store(&ref) }
+// Reconfigure takes other settings, from the next request on. Settings that make
+// no sense are refused, and those of before go on.
+func (s *Server) Reconfigure(v Settings) error {
+	v.Compat = cmp.Or(v.Compat, Strict)
+	v.DrainStatus = cmp.Or(v.DrainStatus, http.StatusServiceUnavailable)
+	if !slices.Contains([]Compat{Strict, Patroni3, Patroni4}, v.Compat) {
+		return fmt.Errorf("healthapi: compat %q is none of %s, %s, %s", v.Compat, Strict, Patroni3, Patroni4)
+	}
+	if v.DrainStatus != http.StatusServiceUnavailable && v.DrainStatus != http.StatusNotFound {
+		return fmt.Errorf("healthapi: status %d for drain is neither 503 nor 404", v.DrainStatus)
+	}
+	s.settings.Store(&v)
+	return nil
+}
 
 // Counters returns the server's counters.
 func (s *Server) Counters() *Counters { return &s.counters }

@@ -198,7 +198,7 @@ func TestLagParameter(t *testing.T) {
 		t.Errorf("/read-only?lag=0 of the primary = %d, want 200: lag does not concern it", got)
 	}
 	f.Nodes["n2"] = unknown
-	if got, answer := ask(h, "GET", "/clusters/main/nodes/n2/replica?lag=1GB"); got != 503 || answer.Header().Get("X-Pgsteer-Reason") != "lag_unknown: the lag is not known" {
+	if got, answer := ask(server(t, s, f, Options{}), "GET", "/clusters/main/nodes/n2/replica?lag=1GB"); got != 503 || answer.Header().Get("X-Pgsteer-Reason") != "lag_unknown: the lag is not known" {
 		t.Errorf("unknown lag = %d %q, want 503", got, answer.Header().Get("X-Pgsteer-Reason"))
 	}
 }
@@ -216,13 +216,15 @@ func TestLeaderThatIsNotTheWriter(t *testing.T) {
 			t.Errorf("%s = %d, want %d", target, got, want)
 		}
 	}
-	f.Authority = &topology.Authority{Leader: "n2", StandbyCluster: true}
-	if got, _ := ask(h, "GET", "/clusters/main/nodes/n2/standby-leader"); got != 200 {
-		t.Errorf("leader of a standby cluster = %d, want 200", got)
-	}
 	s.Authority.State = topology.AuthorityStateLost
-	if got, _ := ask(h, "GET", "/clusters/main/nodes/n2/leader"); got != 503 {
+	if got, _ := ask(server(t, s, f, Options{}), "GET", "/clusters/main/nodes/n2/leader"); got != 503 {
 		t.Errorf("/leader by the word of a lost authority = %d, want 503", got)
+	}
+	f.Authority = &topology.Authority{Leader: "n2", StandbyCluster: true}
+	for _, path := range []string{"leader", "standby-leader"} { // read only anyway, so it is held
+		if got, _ := ask(server(t, s, f, Options{}), "GET", "/clusters/main/nodes/n2/"+path); got != 200 {
+			t.Errorf("/%s of the leader of a standby cluster = %d, want 200", path, got)
+		}
 	}
 }
 
@@ -239,7 +241,6 @@ func TestReplicaWithoutReadPool(t *testing.T) {
 
 func TestHealthNeedsARecentAnswer(t *testing.T) {
 	s, f := mainCluster()
-	h := server(t, s, f, Options{})
 	for _, tt := range []struct {
 		name string
 		node topology.NodeFacts
@@ -251,7 +252,7 @@ func TestHealthNeedsARecentAnswer(t *testing.T) {
 		{"starting", topology.NodeFacts{AnsweredAt: now, FailingAt: now, Failure: &topology.Failure{Class: topology.FailStarting}}, 503},
 	} {
 		f.Nodes["n2"] = tt.node
-		if got, _ := ask(h, "GET", "/clusters/main/nodes/n2/health"); got != tt.want {
+		if got, _ := ask(server(t, s, f, Options{}), "GET", "/clusters/main/nodes/n2/health"); got != tt.want {
 			t.Errorf("%s: /health = %d, want %d", tt.name, got, tt.want)
 		}
 	}

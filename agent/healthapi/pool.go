@@ -15,29 +15,36 @@ type poolRef struct {
 
 // servePool answers with a pool's verdict on a node. An undecided one is no
 // answer at all: the balancer counts that as a failed attempt and not as a no.
-func (s *Server) servePool(w http.ResponseWriter, r *http.Request, ref poolRef, drainStatus int) {
-	v := s.poolVerdict(ref)
+func (s *Server) servePool(w http.ResponseWriter, r *http.Request, t target, set *Settings) {
+	view := s.opts.Views.Get(t.ref.Cluster)
+	v := s.poolVerdict(poolRef{t.ref, t.pool}, view)
 	status := http.StatusServiceUnavailable
 	switch v.Verdict {
 	case topology.Up:
 		status = http.StatusOK
 	case topology.Drain:
-		status = drainStatus
+		status = set.DrainStatus
+		if t.envoy {
+			status = http.StatusOK
+		}
 	case topology.Down:
 	case topology.Undecided:
 		s.counters.Unanswered.Add(1)
 		// The server's way to close a connection without an answer; it is not logged.
 		panic(http.ErrAbortHandler)
 	}
-	s.reply(w, r, status, v.Reason(), poolBody{
-		Cluster: ref.Cluster, Pool: ref.pool, Node: ref.Node,
+	rep := newReply(status, v.Reason(), poolBody{
+		Cluster: t.ref.Cluster, Pool: t.pool, Node: t.ref.Node,
 		Verdict: v.Verdict, Weight: v.Weight, Reason: newReasonBody(v.Reason()),
 	})
+	if !t.envoy { // whose answer is not a matter of the path alone
+		s.remember(r, rep, basis{cluster: t.ref.Cluster, view: view, settings: set, until: view.ValidUntil})
+	}
+	s.send(w, r, rep)
 }
 
 // poolVerdict is down with CodeUnknown for names that are certainly nobody's.
-func (s *Server) poolVerdict(ref poolRef) topology.NodeVerdict {
-	view := s.opts.Views.Get(ref.Cluster)
+func (s *Server) poolVerdict(ref poolRef, view *topology.View) topology.NodeVerdict {
 	if !view.Valid(s.opts.Now().Mono) {
 		return topology.NodeVerdict{}
 	}

@@ -2,48 +2,128 @@ package healthapi
 
 import (
 	"net/http"
-	"strconv"
 	"strings"
-
-	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// check is one of Patroni's health checks.
-type check func(*Server, *subject) answer
+// endpoint is one of Patroni's paths.
+type endpoint struct {
+	name  string
+	check func(*Server, *subject) answer
+	// document makes the answer of those that are no checks, nil for checks.
+	document func(*Server, *subject) *reply
+	// The parameters that count: lag and lag_time, mode, replication_state, tag_.
+	lag, mode, state, tags bool
+}
 
-// checks by the last element of the path. The mux of net/http cannot serve them:
-// it redirects "//primary", refuses a trailing slash and OPTIONS, and balancers
-// in the field send all three.
-func checkNamed(name string) check {
-	switch name {
-	case "", "primary", "master", "read-write":
-		return (*Server).primary
-	case "replica":
-		return (*Server).replica
-	case "leader":
-		return (*Server).leader
-	case "standby-leader", "standby_leader":
-		return (*Server).standbyLeader
-	case "read-only":
-		return (*Server).readOnly
-	case "health":
-		return (*Server).health
+// endpoints by their names without the leading slash.
+var endpoints = func() map[string]endpoint {
+	m := make(map[string]endpoint)
+	add := func(e endpoint, more ...string) {
+		m[e.name] = e
+		for _, name := range more {
+			m[name] = e
+		}
 	}
-	return nil
+	reads := func(name string, check func(*Server, *subject) answer) endpoint {
+		return endpoint{name: name, check: check, lag: true, state: true, tags: true}
+	}
+	add(endpoint{name: "primary", check: (*Server).primary}, "master", "read-write")
+	add(endpoint{name: "leader", check: (*Server).leader})
+	add(endpoint{name: "standby-leader", check: (*Server).standbyLeader}, "standby_leader")
+	add(reads("replica", (*Server).replica))
+	add(reads("read-only", (*Server).readOnly))
+	add(reads("sync", standby("sync")), "synchronous")
+	add(reads("async", standby("async")), "asynchronous")
+	add(reads("quorum", standby("quorum")))
+	add(reads("read-only-sync", readOnlyWith("sync")), "read-only-synchronous")
+	add(reads("read-only-quorum", readOnlyWith("quorum")))
+	add(endpoint{name: "health", check: (*Server).health, tags: true})
+	add(endpoint{name: "readiness", check: (*Server).readiness, lag: true, mode: true})
+	add(endpoint{name: "liveness", check: (*Server).liveness})
+	add(endpoint{name: "patroni", check: (*Server).describe})
+	add(endpoint{name: "cluster", document: (*Server).members})
+	add(endpoint{name: "metrics", document: (*Server).metrics})
+	for _, name := range []string{"history", "config", "failsafe"} {
+		add(endpoint{name: name, document: elsewhereAt(name)})
+	}
+	return m
+}()
+
+// target is what a request asks for.
+type target struct {
+	ref      NodeRef
+	endpoint endpoint
+	pool     string // of pool paths
+	envoy    bool   // Envoy's path: drain is 200, the Host header names the node
+	found    bool
 }
 
 // ServeHTTP answers a health check.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	handle := s.route(elements(r.URL.Path))
-	switch {
-	case handle == nil:
-		s.refuse(w, r, http.StatusNotFound, "no such path")
-	case r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions:
-		w.Header().Set("Allow", "GET, HEAD, OPTIONS")
-		s.refuse(w, r, http.StatusMethodNotAllowed, "health checks take GET, HEAD and OPTIONS")
-	default:
-		handle(w, r)
+	set := s.settings.Load()
+	if rep := s.recall(r, set); rep != nil {
+		s.send(w, r, rep)
+		return
 	}
+	t := set.route(r)
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
+	switch {
+	case !t.found:
+		s.refuse(w, r, http.StatusNotFound, "no such path")
+	case !reads && t.pool == "" && set.Compat != Strict:
+		s.refuse(w, r, http.StatusNotImplemented, "pgsteer observes and steers; ask Patroni itself")
+	case !reads:
+		w.Header().Set("Allow", allowed)
+		s.refuse(w, r, http.StatusMethodNotAllowed, "health checks take GET, HEAD and OPTIONS")
+	case t.pool != "":
+		s.servePool(w, r, t, set)
+	default:
+		s.serveNode(w, r, t, set)
+	}
+}
+
+// route finds what a request asks for. The mux of net/http cannot serve these
+// paths: it redirects "//primary", refuses a trailing slash and OPTIONS, and
+// balancers in the field send all three.
+func (v *Settings) route(r *http.Request) target {
+	e := elements(r.URL.Path)
+	if len(e) > 2 && e[0] == "clusters" {
+		return v.routeCluster(r, e)
+	}
+	switch {
+	case v.Local == NodeRef{}:
+		return target{}
+	case v.Compat != Strict:
+		return target{ref: v.Local, endpoint: patroniEndpoint(r.Method, patroniPath(r), v.Compat), found: true}
+	case len(e) == 0:
+		return target{ref: v.Local, endpoint: endpoints["primary"], found: true}
+	}
+	found, ok := endpoints[e[0]]
+	return target{ref: v.Local, endpoint: found, found: ok && len(e) == 1}
+}
+
+// routeCluster finds what the paths below /clusters ask for.
+func (v *Settings) routeCluster(r *http.Request, e []string) target {
+	ref := NodeRef{Cluster: e[1]}
+	switch {
+	case len(e) == 3 && e[2] == "cluster":
+		return target{ref: ref, endpoint: endpoints["cluster"], found: true}
+	case len(e) == 6 && e[2] == "pools" && e[4] == "nodes":
+		ref.Node = e[5]
+		return target{ref: ref, pool: e[3], found: true}
+	case len(e) == 5 && e[2] == "pools" && e[4] == "check":
+		ref.Node = hostName(r.Host)
+		return target{ref: ref, pool: e[3], envoy: true, found: true}
+	case len(e) < 5 || e[2] != "nodes":
+		return target{}
+	}
+	ref.Node = e[3]
+	if v.Compat != Strict {
+		rest := strings.SplitN(strings.TrimLeft(patroniPath(r), "/"), "/", 5)
+		return target{ref: ref, endpoint: patroniEndpoint(r.Method, "/"+rest[len(rest)-1], v.Compat), found: true}
+	}
+	found, ok := endpoints[e[4]]
+	return target{ref: ref, endpoint: found, found: ok && len(e) == 5}
 }
 
 // elements cuts a path at its slashes, however many stand together.
@@ -51,29 +131,18 @@ func elements(path string) []string {
 	return strings.FieldsFunc(path, func(c rune) bool { return c == '/' })
 }
 
-func (s *Server) route(e []string) http.HandlerFunc {
-	var local bool
-	ref, name := *s.local.Load(), ""
-	switch {
-	case len(e) <= 1 && ref != NodeRef{}:
-		local = true
-		name = strings.Join(e, "")
-	case len(e) == 5 && e[0] == "clusters" && e[2] == "nodes":
-		ref, name = NodeRef{e[1], e[3]}, e[4]
-	case len(e) == 6 && e[0] == "clusters" && e[2] == "pools" && e[4] == "nodes":
-		return func(w http.ResponseWriter, r *http.Request) {
-			s.servePool(w, r, poolRef{NodeRef{e[1], e[5]}, e[3]}, s.opts.DrainStatus)
-		}
-	case len(e) == 5 && e[0] == "clusters" && e[2] == "pools" && e[4] == "check":
-		return func(w http.ResponseWriter, r *http.Request) {
-			s.servePool(w, r, poolRef{NodeRef{e[1], hostName(r.Host)}, e[3]}, http.StatusOK)
-		}
+// patroniPath is the path as Patroni sees it: not decoded, without parameters of
+// its last element, and with one slash at its beginning.
+func patroniPath(r *http.Request) string {
+	path := r.URL.EscapedPath()
+	if strings.HasPrefix(path, "//") {
+		path = "/" + strings.TrimLeft(path, "/")
 	}
-	c := checkNamed(name)
-	if c == nil || name == "" && !local {
-		return nil
+	last := strings.LastIndexByte(path, '/') + 1
+	if i := strings.IndexByte(path[last:], ';'); i >= 0 {
+		path = path[:last+i]
 	}
-	return func(w http.ResponseWriter, r *http.Request) { s.serveCheck(w, r, ref, c) }
+	return path
 }
 
 // hostName cuts the port off a Host header. Names of nodes have no colon.
@@ -82,48 +151,38 @@ func hostName(host string) string {
 	return name
 }
 
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
-	s.reply(w, r, status, topology.Reason{Text: text}, errorBody{Error: text})
-}
-
-// reply sends a body of known length. HEAD has the length of what GET would send.
-func (s *Server) reply(w http.ResponseWriter, r *http.Request, status int, why topology.Reason, body any) {
-	switch status {
-	case http.StatusOK:
-		s.counters.OK.Add(1)
-	case http.StatusServiceUnavailable:
-		s.counters.Unavailable.Add(1)
-	default:
-		s.counters.Other.Add(1)
+// serveNode answers for a node.
+func (s *Server) serveNode(w http.ResponseWriter, r *http.Request, t target, set *Settings) {
+	sub := s.look(t.ref, set)
+	var err error
+	if sub.query, err = parseQuery(r.URL.RawQuery, t.endpoint, set.Compat); err != nil {
+		s.refuse(w, r, http.StatusBadRequest, err.Error())
+		return
 	}
-	b := encode(body)
-	h := w.Header()
-	h.Set("X-Pgsteer-Reason", headerText(why))
-	h.Set("Cache-Control", "no-store")
-	if r.Method == http.MethodOptions {
-		h.Set("Allow", "GET, HEAD, OPTIONS")
-		b = nil
+	var rep *reply
+	if t.endpoint.document != nil {
+		rep = t.endpoint.document(s, sub)
 	} else {
-		h.Set("Content-Type", "application/json")
+		rep = s.judge(sub, t.endpoint)
 	}
-	h.Set("Content-Length", strconv.Itoa(len(b)))
-	w.WriteHeader(status)
-	_, _ = w.Write(b) // for HEAD the server drops it; a client that went away is no news
+	s.remember(r, rep, basis{cluster: t.ref.Cluster, view: sub.view, settings: set, until: sub.until})
+	s.send(w, r, rep)
 }
 
-// headerText is a reason as one header value: "code: text" in printable ASCII.
-func headerText(r topology.Reason) string {
-	t := r.Text
-	if r.Code != "" {
-		t = string(r.Code)
-		if r.Text != "" {
-			t += ": " + r.Text
+// judge makes a check's answer.
+func (s *Server) judge(sub *subject, e endpoint) *reply {
+	a, absent := sub.absent()
+	if !absent {
+		a = e.check(s, sub)
+	}
+	if a.ok {
+		if mismatch, ok := sub.query.matches(sub.node); !ok {
+			a = mismatch
 		}
 	}
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c > '~' {
-			return '?'
-		}
-		return c
-	}, t)
+	status := http.StatusServiceUnavailable
+	if a.ok {
+		status = http.StatusOK
+	}
+	return newReply(status, a.reason, s.nodeBody(sub, a))
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,9 +16,9 @@ import (
 // maxHeader bounds a request's head: checks send a few short lines.
 const maxHeader = 8 << 10
 
-// Serve answers on ln until ctx ends; requests that are being answered are
-// finished (1 s at most), then it returns nil. It returns an error when ln cannot
-// accept any more.
+// Serve answers on ln, over TLS where Options.TLS is set, until ctx ends; requests
+// that are being answered are finished (1 s at most), then it returns nil. It
+// returns an error when ln cannot accept any more.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{
 		Handler:                      s,
@@ -27,8 +28,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		IdleTimeout:                  s.opts.IdleTimeout,
 		MaxHeaderBytes:               maxHeader,
 		DisableGeneralOptionsHandler: true, // "OPTIONS *" is no check and must not look like a good one
-		ErrorLog:                     slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelDebug),
+		ErrorLog:                     slog.NewLogLogger(trouble{s.opts.Logger.Handler(), s}, slog.LevelDebug),
+		TLSConfig:                    s.opts.TLS,
+		Protocols:                    new(http.Protocols),
 	}
+	srv.Protocols.SetHTTP1(true)
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(closed)
@@ -38,7 +42,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			srv.Close()
 		}
 	})
-	err := srv.Serve(&limited{Listener: ln, server: s})
+	serve := srv.Serve
+	if s.opts.TLS != nil {
+		serve = func(l net.Listener) error { return srv.ServeTLS(l, "", "") }
+	}
+	err := serve(&limited{Listener: ln, server: s})
 	if !stop() {
 		<-closed
 	}
@@ -47,6 +55,27 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	_ = srv.Close() // ends the connections that are still open
 	return fmt.Errorf("healthapi: accept on %s: %w", ln.Addr(), err)
+}
+
+// trouble takes net/http's lines about single connections. What balancers and
+// scanners do to a port is no news, so they are counted, and logged for debugging.
+type trouble struct {
+	slog.Handler
+	server *Server
+}
+
+// Enabled is true, since lines that nobody reads are counted too.
+func (t trouble) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle takes one line.
+func (t trouble) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "http: TLS handshake error") {
+		t.server.counters.Handshakes.Add(1)
+	}
+	if !t.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return t.Handler.Handle(ctx, r)
 }
 
 // limited closes connections above the limit at once. Letting them wait would

@@ -3,11 +3,13 @@ package healthapi
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -78,7 +80,9 @@ func TestRawRequests(t *testing.T) {
 		"GET //primary HTTP/1.0\r\n\r\n":                                        "HTTP/1.0 200",
 		"GET /clusters/main/pools/replica/nodes/n2 HTTP/1.1\r\nHost: x\r\n\r\n": "",
 		"nonsense\r\n\r\n":                                                      "HTTP/1.1 400",
-		long:                                                                    "HTTP/1.1 431",
+		"GET /%zz HTTP/1.0\r\n\r\n":                                             "HTTP/1.1 400",
+		"GET /primary HTTP/2.0\r\nHost: x\r\n\r\n":                              "HTTP/1.1 505",
+		long: "HTTP/1.1 431",
 	} {
 		c := dial(t, addr)
 		_, _ = io.WriteString(c, request)
@@ -126,17 +130,77 @@ func TestConnectionLimit(t *testing.T) {
 	}
 }
 
-func BenchmarkPrimary(b *testing.B) {
+// Thousands ask at the same moment, while hundreds of others hold connections
+// without a word: everybody who asks is answered.
+func TestThousandsOfCheckers(t *testing.T) {
 	s, f := mainCluster()
-	addr := listen(b, server(b, s, f, Options{}))
-	url := "http://" + addr + "/clusters/main/nodes/n1/primary"
-	client := &http.Client{Transport: &http.Transport{}}
-	defer client.CloseIdleConnections()
-	for b.Loop() {
-		r, err := client.Head(url)
-		if err != nil || r.StatusCode != http.StatusOK {
-			b.Fatal(r, err)
+	srv := server(t, s, f, Options{Local: NodeRef{"main", "n1"}})
+	addr := listen(t, srv)
+	for range 200 {
+		dial(t, addr)
+	}
+	const checkers = 2000
+	conns := make([]net.Conn, checkers)
+	for i := range conns {
+		conns[i] = dial(t, addr)
+	}
+	answered := make(chan string, checkers)
+	for _, c := range conns {
+		go func() {
+			_, _ = io.WriteString(c, "HEAD /primary HTTP/1.1\r\nHost: x\r\n\r\n")
+			b := make([]byte, len("HTTP/1.1 200"))
+			n, _ := io.ReadFull(c, b)
+			answered <- string(b[:n])
+		}()
+	}
+	for range checkers {
+		if got := <-answered; got != "HTTP/1.1 200" {
+			t.Fatalf("got %q", got)
 		}
-		r.Body.Close()
+	}
+	if n := srv.Counters().Rejected.Load(); n != 0 {
+		t.Errorf("%d connections were rejected", n)
+	}
+}
+
+// A client that asks and never reads holds up nobody, and is cut in the end.
+func TestSlowReaderIsCut(t *testing.T) {
+	s, f := mainCluster()
+	addr := listen(t, server(t, s, f, Options{Local: NodeRef{"main", "n1"}, Timeout: 200 * time.Millisecond}))
+	c := dial(t, addr)
+	request := []byte("GET /patroni HTTP/1.1\r\nHost: x\r\n\r\n")
+	for {
+		if _, err := c.Write(request); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("a client that never reads is not cut")
+			}
+			return
+		}
+	}
+}
+
+// Without TLS on the TLS port a client gets 400, and the failure is counted.
+func TestTLS(t *testing.T) {
+	issued := httptest.NewUnstartedServer(nil)
+	issued.StartTLS() // for its certificate
+	defer issued.Close()
+	s, f := mainCluster()
+	srv := server(t, s, f, Options{Local: NodeRef{"main", "n1"}, TLS: &tls.Config{Certificates: issued.TLS.Certificates, MinVersion: tls.VersionTLS12}})
+	addr := listen(t, srv)
+	client := issued.Client()
+	r, err := client.Get("https://" + addr + "/primary")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Body.Close()
+	if r.StatusCode != http.StatusOK || r.ProtoMajor != 1 {
+		t.Errorf("over TLS: %s %s", r.Proto, r.Status)
+	}
+	client.CloseIdleConnections()
+	plain := dial(t, addr)
+	_, _ = io.WriteString(plain, "GET /primary HTTP/1.0\r\n\r\n")
+	b, _ := io.ReadAll(plain)
+	if !strings.HasPrefix(string(b), "HTTP/1.0 400") || srv.Counters().Handshakes.Load() != 1 {
+		t.Errorf("without TLS: %q, %d failures counted", b, srv.Counters().Handshakes.Load())
 	}
 }

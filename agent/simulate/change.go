@@ -43,8 +43,11 @@ func (r *run) change(e effects) changed {
 			c.logins = append(c.logins, name)
 		}
 		w.servers[name] = &s
-		w.names = sortedKeys(w.servers)
 		c.servers = append(c.servers, name)
+	}
+	if len(e.sql) > 0 {
+		w.names = sortedKeys(w.servers)
+		clear(w.lineages)
 	}
 	if e.consul != nil {
 		c.consul = w.consul != *e.consul
@@ -52,8 +55,6 @@ func (r *run) change(e effects) changed {
 	}
 	if e.listed {
 		w.listed, r.listing = e.nodes, true
-	} else if w.listed == nil {
-		w.listed = r.s.cluster.Nodes
 	}
 	r.maintain(e.maintenance)
 	return c

@@ -13,21 +13,37 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// Recording is what an agent saw of one cluster.
+// Recording is what an agent saw of one cluster, and what it made of it.
 type Recording struct {
 	About   string
 	Cluster config.Cluster
 	Zone    string // the agent's
 	// Start is the reading of both clocks from which the scenario's times count.
 	Start topology.Clock
-	// Observations in the order in which they were folded.
-	Observations []topology.Observation
+	// Saved is what the agent knew at the start as it would know it after a
+	// restart; nil: nothing.
+	Saved *topology.Saved
+	// Rounds in the order of time.
+	Rounds []Round
+}
+
+// Round is one evaluation of the rules, and what was folded before it.
+type Round struct {
+	At           topology.Clock
+	Observations []topology.Observation // in the order in which they were folded
+	// Decision is what was decided; nil: the same as in the round before.
+	Decision *topology.Snapshot
+	// Still: between the round before and this one the agent decided nothing,
+	// though it should have; its process stood still.
+	Still bool
 }
 
 // EncodeScenario writes a scenario that reproduces each observation exactly: at
-// the same moment of both clocks, with the same number and content. Load reads
-// it. Texts that are not UTF-8 are made so. How the agent logs in is left out.
-// An error is one of the writer, or names what the format cannot hold.
+// the same moment of both clocks, with the same number and content, and decided
+// on in the same round. What the agent decided stands beside it as notes, and
+// its last decision as what is expected. Load reads it. Texts that are not UTF-8
+// are made so. How the agent logs in is left out. An error is one of the writer,
+// or names what the format cannot hold.
 func EncodeScenario(w io.Writer, r Recording) error {
 	doc := newFields()
 	doc.text("about", r.About)
@@ -44,7 +60,10 @@ func EncodeScenario(w io.Writer, r Recording) error {
 	start.text("wall", stamp(r.Start.Wall))
 	doc.flow("start", start)
 	e := encoder{start: r.Start, cluster: r.Cluster.Name}
-	doc.put("steps", e.steps(r.Observations))
+	if r.Saved != nil {
+		doc.put("saved", e.saved(*r.Saved))
+	}
+	doc.put("steps", e.steps(r.Rounds))
 	d, err := yaml.NewDumper(w, yaml.WithV4Defaults())
 	if err != nil {
 		return fmt.Errorf("encode a scenario: %w", err)

@@ -9,32 +9,6 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// encoder writes observations relative to the scenario's start.
-type encoder struct {
-	start   topology.Clock
-	cluster string
-}
-
-// steps makes a step of all observations that follow each other at one moment.
-// Steps stand in the order of time, also where observations arrived a little
-// out of it: their own times are written then.
-func (e encoder) steps(all []topology.Observation) *yaml.Node {
-	steps := list()
-	var observed *yaml.Node
-	at := time.Duration(-1)
-	for _, o := range all {
-		if here := max(o.At.Mono.Sub(e.start.Mono), at, 0); observed == nil || here != at {
-			at, observed = here, list()
-			step := newFields()
-			step.put("at", scalar(at.String()))
-			step.put("observe", observed)
-			steps.Content = append(steps.Content, step.n)
-		}
-		observed.Content = append(observed.Content, e.observation(o, at))
-	}
-	return steps
-}
-
 func (e encoder) observation(o topology.Observation, at time.Duration) *yaml.Node {
 	f := newFields()
 	f.text("source", o.Source.String())
@@ -80,16 +54,7 @@ func (e encoder) content(f fields, o topology.Observation) {
 	if o.Nodes != nil {
 		below := newFields()
 		below.raw("confirmed_empty", strconv.FormatBool(o.Nodes.ConfirmedEmpty))
-		var nodes []*yaml.Node
-		for _, n := range o.Nodes.Nodes {
-			spec := newFields()
-			spec.text("name", n.Name)
-			spec.address("address", n.Address)
-			spec.tags(n.Tags)
-			spec.n.Style = yaml.FlowStyle
-			nodes = append(nodes, spec.n)
-		}
-		below.list("list", nodes)
+		below.list("list", nodeNodes(o.Nodes.Nodes))
 		f.put("nodes", below.n)
 	}
 	if o.Local != nil {
@@ -97,6 +62,20 @@ func (e encoder) content(f fields, o topology.Observation) {
 		below.put("isolated", scalar(o.Local.Isolated.String()))
 		f.flow("local", below)
 	}
+}
+
+// nodeNodes are nodes of a list, one a line.
+func nodeNodes(all []topology.Node) []*yaml.Node {
+	var out []*yaml.Node
+	for _, n := range all {
+		spec := newFields()
+		spec.text("name", n.Name)
+		spec.address("address", n.Address)
+		spec.tags(n.Tags)
+		spec.n.Style = yaml.FlowStyle
+		out = append(out, spec.n)
+	}
+	return out
 }
 
 // writeNode writes the node's name where it is not the source's.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,8 +41,15 @@ func FuzzEncodeScenario(f *testing.F) {
 				got = append(got, o.Observation)
 			}
 		}
-		if d := cmp.Diff(r.Observations, got, cmpopts.EquateEmpty()); d != "" {
+		var want []topology.Observation
+		for _, round := range r.Rounds {
+			want = append(want, round.Observations...)
+		}
+		if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
 			t.Errorf("observations (-recorded +loaded):\n%s\n%s", d, &b)
+		}
+		if d := cmp.Diff(r.Saved, s.saved, cmpopts.EquateEmpty()); d != "" {
+			t.Errorf("saved (-recorded +loaded):\n%s\n%s", d, &b)
 		}
 		if d := cmp.Diff(r.Cluster, s.cluster, cmpopts.EquateEmpty(), cmp.Comparer(sameSelector)); d != "" {
 			t.Errorf("cluster (-recorded +loaded):\n%s\n%s", d, &b)
@@ -67,19 +75,57 @@ func (d *dice) recording() Recording {
 		Wall: time.Date(2026, 1, 1, 0, 0, 0, d.IntN(1e9), time.UTC).Add(time.Duration(d.Int64N(int64(9000 * time.Hour)))),
 	}
 	r := Recording{About: d.text(), Cluster: d.cluster(), Zone: pick(d, "", "az-1"), Start: start}
+	if d.yes() {
+		r.Saved = d.saved(r.Cluster.Name, start.Wall)
+	}
 	at := time.Duration(0)
 	for range 1 + d.IntN(20) {
 		at += time.Duration(d.Int64N(int64(pick(d, 1, time.Millisecond, time.Second))))
-		r.Observations = append(r.Observations, d.observation(r.Cluster.Name, start, at))
+		round := Round{At: topology.Clock{Mono: start.Mono.Add(at), Wall: start.Wall.Add(at)}, Still: d.IntN(9) == 0}
+		for range d.IntN(3) {
+			round.Observations = append(round.Observations, d.observation(r.Cluster.Name, start, at))
+		}
+		if d.IntN(3) == 0 {
+			round.Decision = d.decision(r.Cluster.Pools)
+		}
+		r.Rounds = append(r.Rounds, round)
 	}
 	return r
+}
+
+func (d *dice) saved(cluster string, start time.Time) *topology.Saved {
+	s := &topology.Saved{
+		Version: 1, Cluster: cluster, Writer: pick(d, "", "n1", "012"), SystemID: d.Uint64(), Timeline: d.timeline(), SavedAt: start,
+		Nodes: []topology.Node{{Name: "n1", Address: d.address(), Tags: d.tags()}},
+	}
+	if d.yes() {
+		s.Lost = map[string]time.Time{"no": start.Add(-time.Duration(d.Int64N(1e12)))}
+		s.Verdicts = map[string]map[string]topology.Verdict{"primary": {"012": d.verdict(), "n1": d.verdict()}}
+	}
+	return s
+}
+
+func (d *dice) verdict() topology.Verdict {
+	return pick(d, topology.Undecided, topology.Up, topology.Drain, topology.Down)
+}
+
+func (d *dice) decision(pools config.Pools) *topology.Snapshot {
+	s := &topology.Snapshot{Writer: pick(d, "", "n1", "no")}
+	for _, p := range pools {
+		v := topology.PoolVerdicts{Pool: p.Name}
+		for _, name := range []string{"012", "n1", "no"}[:d.IntN(4)] {
+			v.Nodes = append(v.Nodes, topology.NodeVerdict{Node: name, Verdict: d.verdict()})
+		}
+		s.Pools = append(s.Pools, v)
+	}
+	return s
 }
 
 func (d *dice) cluster() config.Cluster {
 	c := config.DefaultCluster(pick(d, "main", "alpha-2", "1e3"))
 	c.Authority = pick(d, topology.AuthorityPatroni, topology.AuthorityNone)
 	if c.Authority == topology.AuthorityPatroni && d.yes() {
-		c.Patroni = config.Patroni{Scope: "other", Namespace: "db"}
+		c.Patroni.Scope, c.Patroni.Namespace = "other", "db"
 	}
 	for i, name := range []string{"n1", "no", "012"} {
 		c.Nodes = append(c.Nodes, topology.Node{
@@ -205,4 +251,14 @@ func (d *dice) authority() *topology.Authority {
 		})
 	}
 	return a
+}
+
+// TestTooLarge: a file that is too large for the decoder is refused, also in the middle of a list.
+func TestTooLarge(t *testing.T) {
+	one := "{source: postgres/a, probe: {kind: role, in_recovery: no, read_only: no}}"
+	text := "cluster: {nodes: {a: '192.0.2.1:5432'}}\nprobing: off\nsteps:\n- {at: 0s, observe: &all [" + strings.Repeat(one+", ", 1000) + one + "]}\n" +
+		strings.Repeat("- {at: 1s, observe: *all}\n", 110)
+	if _, err := Parse("large.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), "the file is too large once its anchors are followed") {
+		t.Errorf("got %v", err)
+	}
 }

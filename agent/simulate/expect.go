@@ -67,13 +67,20 @@ var expectKeys = map[string]func(f *file, v config.Value, what string) []check{
 // expectations reads a map of expectations.
 func (f *file) expectations(v config.Value) []check {
 	var out []check
+	if nothing(v) {
+		v.Fault("nothing is expected here: write, say, writer: a")
+	}
 	for key, below := range v.Entries() {
 		read, known := expectKeys[key]
 		if !known {
 			below.Fault("unknown key: %s", config.UnknownWord(key, sortedKeys(expectKeys)))
 			continue
 		}
-		out = append(out, read(f, below, key)...)
+		checks := read(f, below, key)
+		if len(checks) == 0 && nothing(below) {
+			below.Fault("nothing is expected of %s", key)
+		}
+		out = append(out, checks...)
 	}
 	return out
 }
@@ -129,7 +136,7 @@ func (f *file) alarmChecks(v config.Value, what string) []check {
 	v.Into(&want)
 	for i, below := range v.Elements() {
 		if i < len(want) {
-			knownCode(below, want[i])
+			knownAlarm(below, want[i])
 		}
 	}
 	return []check{equal(v, what, listText(want), func(r *run) string { return listText(alarms(r.snap)) })}
@@ -160,6 +167,9 @@ func (f *file) perPool(v config.Value, what string, read func(pool string, below
 func (f *file) perNode(v config.Value, what string, read func(where place, below config.Value, what string) []check) []check {
 	return f.perPool(v, what, func(pool string, below config.Value, what string) []check {
 		var out []check
+		if nothing(below) {
+			below.Fault("nothing is expected of pool %s", pool)
+		}
 		for node, value := range below.Entries() {
 			f.known(value, node, f.nodes)
 			out = append(out, read(place{pool, node}, value, what+"."+node)...)
@@ -220,7 +230,9 @@ func (f *file) verdictChecks(v config.Value, what string) []check {
 func (f *file) weightChecks(v config.Value, what string) []check {
 	return f.perNode(v, what, func(where place, below config.Value, what string) []check {
 		var want int
-		below.Into(&want)
+		if below.Into(&want) && (want < 1 || want > 100) {
+			below.Fault("a node that is up has a weight from 1 to 100")
+		}
 		return []check{equal(below, what, strconv.Itoa(want), func(r *run) string {
 			n, listed := where.verdict(r)
 			switch {
@@ -269,7 +281,9 @@ func (f *file) reasonChecks(v config.Value, what string) []check {
 func (f *file) textChecks(v config.Value, what string) []check {
 	return f.perNode(v, what, func(where place, below config.Value, what string) []check {
 		var want string
-		below.Into(&want)
+		if below.Into(&want) && want == "" {
+			below.Fault("every text has an empty part; write a part of the one that is expected")
+		}
 		line, _ := below.Place()
 		return []check{{line: line, what: what, want: fmt.Sprintf("a text with %q", want), look: func(r *run) (string, bool) {
 			n, listed := where.verdict(r)

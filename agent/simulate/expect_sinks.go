@@ -23,7 +23,9 @@ func (f *file) agentChecks(v config.Value, what string) []check {
 	var out []check
 	for request, below := range v.Entries() {
 		var want string
-		below.Into(&want)
+		if below.Into(&want) {
+			f.knownServer(below, request, want)
+		}
 		line, _ := below.Place()
 		out = append(out, check{
 			line: line, what: what + "." + quoted(request), want: strconv.Quote(want),
@@ -71,6 +73,7 @@ func (f *file) httpChecks(v config.Value, what string) []check {
 			below.Fault("%s is no path such as /clusters/%s/nodes/a/replica", quoted(target), f.Name)
 		}
 		want := httpWant(below)
+		f.knownPath(below, target, want)
 		line, _ := below.Place()
 		out = append(out, check{
 			line: line, what: what + "." + quoted(target), want: want.String(),
@@ -192,7 +195,14 @@ func (f *file) configChecks(v config.Value, what string) []check {
 		Lacks     []text `yaml:"lacks"`
 		Unchanged *bool  `yaml:"unchanged"`
 	}
-	v.Into(&want)
+	if v.Into(&want) {
+		switch {
+		case len(want.Contains)+len(want.Lacks) == 0 && want.Unchanged == nil:
+			v.Fault("nothing is expected of the file: say contains, lacks or unchanged")
+		case slices.Contains(slices.Concat(want.Contains, want.Lacks), ""):
+			v.Fault("every line has an empty part; write a part of the one that is expected, or of the one that is not")
+		}
+	}
 	line, _ := v.Place()
 	var out []check
 	for _, part := range want.Contains {
@@ -273,6 +283,7 @@ func (f *file) metricChecks(v config.Value, what string) []check {
 		if _, err := strconv.ParseFloat(want, 64); !scalar || err != nil && want != absent {
 			below.Fault("%s is neither a number nor absent", quoted(want))
 		}
+		f.knownSeries(below, series)
 		out = append(out, metricCheck(below, what+"."+quoted(series), want))
 	}
 	return out

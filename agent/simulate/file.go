@@ -18,6 +18,7 @@ type file struct {
 	Zone    string         `yaml:"zone"`
 	Probing probing        `yaml:"probing"`
 	Start   startFile      `yaml:"start"`
+	Saved   *savedFile     `yaml:"saved"`
 	World   worldFile      `yaml:"world"`
 	Steps   []stepFile     `yaml:"steps"`
 	Always  []alwaysFile   `yaml:"always"`
@@ -80,6 +81,9 @@ var (
 // DecodeYAML reads the whole file: first its form, then, where that is right,
 // its sense.
 func (f *file) DecodeYAML(v config.Value) {
+	if !expands(v) {
+		return
+	}
 	name, _ := v.Key("name").Text()
 	if name == "" {
 		name = "main"
@@ -97,11 +101,15 @@ func (f *file) DecodeYAML(v config.Value) {
 	s.About, s.Name, s.cluster, s.local, s.zone = strings.TrimSpace(string(f.About)), f.Name, f.Cluster, f.Local, f.Zone
 	s.start = topology.Clock{Mono: topology.Mono(f.Start.Mono), Wall: f.Start.Wall.UTC()}
 	s.probing = f.Probing
+	if f.Saved != nil {
+		s.saved = f.Saved.value(s.Name, s.start)
+	}
 	f.paces(v.Key("start"))
 	f.world(v)
 	f.know(v)
 	f.steps(v)
 	f.bounds(v)
+	f.bounded(v.Key("steps"))
 }
 
 func (f *file) paces(start config.Value) {
@@ -207,6 +215,9 @@ func (f *file) bounds(v config.Value) {
 			return
 		}
 		w := f.Always[i]
+		if !w.Expect.Written() {
+			below.Fault("say what is expected: expect: {writer: a}")
+		}
 		a := always{from: w.From, to: end, expect: f.expectations(w.Expect)}
 		if w.To != nil {
 			a.to = *w.To
@@ -226,6 +237,9 @@ func (f *file) bounds(v config.Value) {
 		f.known(below.Key("node"), w.Node, f.nodes)
 		if w.AtMost == nil && w.AtLeast == nil {
 			below.Fault("say at_most, at_least, or both")
+		}
+		if w.AtLeast != nil && *w.AtLeast < 1 {
+			below.Key("at_least").Fault("every number of changes is at least %d", *w.AtLeast)
 		}
 		f.scenario.changes = append(f.scenario.changes, flips{w.Pool, w.Node, w.AtMost, w.AtLeast, line})
 	}

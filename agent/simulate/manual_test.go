@@ -85,7 +85,7 @@ func TestManual(t *testing.T) {
 func TestManualNamesFields(t *testing.T) {
 	m := manual(t)
 	for section, keys := range map[string][][]string{
-		"The file":           {keysOf[probing](), keysOf[startFile](), keysOf[worldFile](), keysOf[alwaysFile](), keysOf[flipsFile]()},
+		"The file":           {keysOf[probing](), keysOf[startFile](), keysOf[savedFile](), keysOf[worldFile](), keysOf[alwaysFile](), keysOf[flipsFile]()},
 		"Steps":              {keysOf[maintenance]()},
 		"What a probe finds": {keysOf[replicaRow](), receiverStates},
 		"Raw observations": {

@@ -42,6 +42,9 @@ func (f *file) know(v config.Value) {
 		part.Key("nodes").Into(&nodes)
 		n.collect(part.Key("nodes"), nodes)
 	}
+	if !f.small(n) {
+		return
+	}
 	f.scenario.addresses = n.everyAddress()
 	if !f.scenario.probing.Off {
 		f.truths(v, n)
@@ -49,16 +52,25 @@ func (f *file) know(v config.Value) {
 }
 
 func (n *names) collect(at config.Value, nodes config.Nodes) {
-	for _, node := range nodes {
-		n.nodes[node.Name], n.addresses[node.Name] = at.Key(node.Name), node.Address
+	if len(nodes) == 0 {
+		return
 	}
+	places := maps.Collect(at.Entries())
+	for _, node := range nodes {
+		n.nodes[node.Name], n.addresses[node.Name] = places[node.Name], node.Address
+	}
+}
+
+// all are the nodes and servers, each once.
+func (n *names) all() map[string]config.Value {
+	all := maps.Clone(n.nodes)
+	maps.Copy(all, n.servers)
+	return all
 }
 
 // everyAddress gives nodes without an address one of their own, by name.
 func (n *names) everyAddress() map[string]topology.Address {
-	all := maps.Clone(n.nodes)
-	maps.Copy(all, n.servers)
-	for i, name := range slices.Sorted(maps.Keys(all)) {
+	for i, name := range sortedKeys(n.all()) {
 		if n.addresses[name].IsZero() {
 			n.addresses[name] = topology.Address{Host: documentationHost(i), Port: 5432}
 		}
@@ -68,11 +80,14 @@ func (n *names) everyAddress() map[string]topology.Address {
 }
 
 // documentationHost is the address of the node with a number, of the networks
-// that RFC 5737 reserves for documentation.
+// that RFC 5737 and, when these are full, RFC 3849 reserve for documentation.
 func documentationHost(i int) string {
 	const first, size = 11, 240
 	networks := []string{"192.0.2", "198.51.100", "203.0.113"}
-	return fmt.Sprintf("%s.%d", networks[i/size%len(networks)], first+i%size)
+	if i >= size*len(networks) {
+		return fmt.Sprintf("2001:db8::%x", i)
+	}
+	return fmt.Sprintf("%s.%d", networks[i/size], first+i%size)
 }
 
 // truths compares the nodes with the servers: each needs the other.
@@ -88,6 +103,12 @@ func (f *file) truths(v config.Value, n names) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.servers)) {
 		legal := consul.LegalName(name)
+		if _, member := n.nodes[name]; !member { // Patroni's members may have other names
+			if err := topology.CheckName(name); err != nil {
+				n.servers[name].Fault("%v", err)
+				continue
+			}
+		}
 		switch {
 		case slices.Contains(f.nodes, legal):
 		case f.Cluster.Authority == topology.AuthorityPatroni && !n.members:

@@ -49,6 +49,9 @@ func (f *file) observations(v config.Value, at time.Duration) []observation {
 	}
 	var out []observation
 	for i, below := range v.Elements() {
+		if i >= len(all) {
+			break // the file is too large, and that has been said
+		}
 		out = append(out, f.observation(below, all[i], at))
 	}
 	return out

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,6 +24,7 @@ const restless = 1000
 
 // run plays one scenario.
 type run struct {
+	stop   <-chan struct{} // closed: end before the next moment
 	s      *Scenario
 	policy topology.Policy
 	world  world
@@ -56,18 +58,22 @@ type run struct {
 
 // Run plays the scenario. An error means that it could not be played; an
 // expectation that fails is none, it stands in the result.
-func (s *Scenario) Run() (*Result, error) { return s.run(func(topology.Observation) {}) }
+func (s *Scenario) Run() (*Result, error) { return s.RunContext(context.Background()) }
 
 // run plays the scenario and shows every observation as it is folded.
 func (s *Scenario) run(folded func(topology.Observation)) (*Result, error) {
+	return s.play(context.Background(), folded)
+}
+
+func (s *Scenario) play(ctx context.Context, folded func(topology.Observation)) (*Result, error) {
 	cfg := config.Config{Zone: s.zone, Clusters: config.Clusters{s.cluster}}
 	r := &run{
-		s: s, policy: cfg.Policy(s.Name), now: s.start, folded: folded,
+		stop: ctx.Done(), s: s, policy: cfg.Policy(s.Name), now: s.start, folded: folded,
 		seq: make(map[topology.SourceID]uint64), outcasts: make(map[string]topology.MaintenanceRecord),
 		shown: make(map[string]shown), flips: make(map[string]int), broken: make(map[*check]bool), held: make(map[*check]bool),
 		result: &Result{File: s.File, About: s.About, Cluster: s.Name, Events: []Event{}, Failures: []Failure{}},
 	}
-	r.world = world{startWall: s.start.Wall, servers: make(map[string]*server), addresses: s.addresses, locate: r.addressOf}
+	r.world = world{startWall: s.start.Wall, servers: make(map[string]*server), lineages: make(map[uint64]lineage), addresses: s.addresses, locate: r.addressOf, listed: s.cluster.Nodes}
 	if s.cluster.Authority == topology.AuthorityPatroni {
 		r.world.keys = &keys{
 			prefix: s.cluster.Patroni.KeyPrefix(), values: make(map[string]any), index: 100,
@@ -85,7 +91,7 @@ func (r *run) at() time.Duration { return r.now.Mono.Sub(r.s.start.Mono) }
 
 func (r *run) play() error {
 	r.change(r.s.world)
-	if err := r.begin(nil); err != nil {
+	if err := r.begin(r.s.saved); err != nil {
 		return err
 	}
 	for _, st := range r.s.steps {
@@ -121,17 +127,6 @@ func (r *run) begin(saved *topology.Saved) error {
 	}
 	r.sinks = sinks
 	return nil
-}
-
-// lists reports whether nodes are written down anywhere.
-func (r *run) lists() bool { return len(r.s.cluster.Nodes) > 0 || r.s.cluster.Inventory != "" }
-
-func (r *run) fileSource() topology.SourceID {
-	name := "config"
-	if len(r.s.cluster.Nodes) == 0 {
-		name = r.s.cluster.Inventory
-	}
-	return topology.SourceID{Kind: topology.SourceFile, Name: name}
 }
 
 func (r *run) consulSource() topology.SourceID {
@@ -218,6 +213,9 @@ func (r *run) settle() error {
 		return nil
 	}
 	for range restless {
+		if r.stopped() {
+			return ErrStopped
+		}
 		asked := r.ask()
 		if !asked && r.now.Mono < r.wake {
 			r.tell()
@@ -235,7 +233,7 @@ func (r *run) ask() bool {
 	asked := false
 	if r.listing {
 		r.listing, asked = false, true
-		r.fold(topology.Observation{Source: r.fileSource(), Nodes: &topology.NodeList{Nodes: r.world.listed, ConfirmedEmpty: len(r.world.listed) == 0}})
+		r.fold(r.list())
 	}
 	if r.store != nil && r.store.due() <= r.now.Mono {
 		asked = true

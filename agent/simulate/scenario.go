@@ -20,7 +20,8 @@ type Scenario struct {
 	zone    string // the agent's
 	probing probing
 	start   topology.Clock
-	world   effects // at time 0
+	saved   *topology.Saved // of before the start; nil: nothing
+	world   effects         // at time 0
 	steps   []step
 	always  []always
 	changes []flips

@@ -164,6 +164,22 @@ x.yaml: 2 expectations, 1 failed
 	}
 }
 
+// TestWriteTextIsPlain: no text of a file reaches a terminal as a command.
+func TestWriteTextIsPlain(t *testing.T) {
+	down, evil := topology.Down, "a\x1b[2Jb\r\u202e\x00é"
+	got := table(t, &Result{
+		File: "x.yaml", About: evil, Expectations: 1,
+		Events:   []Event{{Note: evil}, {Pool: "rw", Node: "a", Verdict: &down, Text: evil}},
+		Failures: []Failure{{File: "x.yaml", Want: evil, Got: evil}},
+	})
+	if strings.ContainsAny(got, "\x1b\r\u202e\x00") || strings.Count(got, `a\x1b[2Jb\r\u202e\x00é`) != 5 {
+		t.Errorf("got %q", got)
+	}
+	if !strings.HasSuffix(got, "x.yaml: 1 expectation, 1 failed\n") {
+		t.Errorf("the last line of\n%s", got)
+	}
+}
+
 // TestWriteJSON: -o json has the facts of the table.
 func TestWriteJSON(t *testing.T) {
 	var b bytes.Buffer

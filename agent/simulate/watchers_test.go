@@ -166,7 +166,9 @@ func TestReplay(t *testing.T) {
 				t.Fatal(err)
 			}
 			rec := Recording{Cluster: s.cluster, Zone: s.zone, Start: s.start}
-			first, err := s.run(func(o topology.Observation) { rec.Observations = append(rec.Observations, o) })
+			first, err := s.run(func(o topology.Observation) {
+				rec.Rounds = append(rec.Rounds, Round{At: o.At, Observations: []topology.Observation{o}})
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

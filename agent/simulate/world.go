@@ -26,6 +26,7 @@ type world struct {
 	now       time.Duration // scenario time
 	servers   map[string]*server
 	names     []string                    // of the servers, sorted
+	lineages  map[uint64]lineage          // by system identifier, those that are known
 	addresses map[string]topology.Address // of every node that the scenario names
 	// locate returns where a node is now, as standbys dial it.
 	locate func(node string) topology.Address
@@ -70,17 +71,36 @@ func (w *world) server(name string) *server {
 	return &server{fails: outcome(topology.FailTimeout)}
 }
 
-// primary is the node that a standby follows by default: the writable one of its
-// cluster on the highest timeline, by name among equals; "" when there is none.
-func (w *world) primary(of *server) string {
-	best := ""
-	for _, name := range w.names {
-		s := w.servers[name]
-		if !s.inRecovery() && s.id() == of.id() && (best == "" || w.timeline(name) > w.timeline(best)) {
-			best = name
+// lineage is what the servers of one system identifier have in common.
+type lineage struct {
+	// primary is the node that a standby follows by default: the writable one on
+	// the highest timeline, by name among equals; "" when there is none.
+	primary string
+	highest timeline // that a file says of any of them, 1 at least
+}
+
+// lineage is kept until a step changes a server: each probe of each node asks
+// for it several times.
+func (w *world) lineage(of *server) lineage {
+	id := of.id()
+	if l, known := w.lineages[id]; known {
+		return l
+	}
+	l := lineage{highest: 1}
+	for _, s := range w.servers {
+		if s.id() == id {
+			l.highest = max(l.highest, or(s.tli, 0))
 		}
 	}
-	return best
+	best := timeline(0)
+	for _, name := range w.names {
+		s := w.servers[name]
+		if own := or(s.tli, l.highest); !s.inRecovery() && s.id() == id && (l.primary == "" || own > best) {
+			l.primary, best = name, own
+		}
+	}
+	w.lineages[id] = l
+	return l
 }
 
 func (s *server) id() uint64 { return or(s.systemID, defaultSystemID) }
@@ -91,16 +111,11 @@ func (w *world) timeline(name string) timeline {
 	if s.tli != nil {
 		return *s.tli
 	}
-	if p := w.primary(s); s.inRecovery() && p != "" {
-		return w.timeline(p)
+	l := w.lineage(s)
+	if s.inRecovery() && l.primary != "" {
+		return w.timeline(l.primary)
 	}
-	highest := timeline(1)
-	for _, o := range w.servers {
-		if o.id() == s.id() {
-			highest = max(highest, or(o.tli, 0))
-		}
-	}
-	return highest
+	return l.highest
 }
 
 // upstream is whom a standby receives from; "" for a primary or an orphan.
@@ -112,7 +127,7 @@ func (w *world) upstream(name string) string {
 	if s.sender != nil {
 		return *s.sender
 	}
-	return w.primary(s)
+	return w.lineage(s).primary
 }
 
 // offered is the position up to which a node can send to its standbys. The walk
@@ -213,8 +228,10 @@ func (w *world) standbys(name string) []topology.Standby {
 	}
 	for _, o := range w.names {
 		peer := w.servers[o]
-		state, _ := w.receiverOf(o)
-		if !peer.answers() || !peer.inRecovery() || w.upstream(o) != name || state == receiverNone || state == receiverStarting {
+		if !peer.answers() || !peer.inRecovery() || w.upstream(o) != name {
+			continue
+		}
+		if state, _ := w.receiverOf(o); state == receiverNone || state == receiverStarting {
 			continue
 		}
 		replay := or(peer.replay, or(peer.receive, w.offered(o, maxHops)))

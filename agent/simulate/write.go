@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode"
 )
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
@@ -19,7 +21,7 @@ func WriteText(w io.Writer, r *Result) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintln(b, r.File)
 	if r.About != "" {
-		fmt.Fprintln(b, r.About)
+		fmt.Fprintln(b, printable(r.About))
 	}
 	fmt.Fprintln(b)
 	pool, node := 0, 0
@@ -28,7 +30,7 @@ func WriteText(w io.Writer, r *Result) error {
 	}
 	for _, e := range r.Events {
 		if e.Pool == "" {
-			fmt.Fprintf(b, "%10s  -- %s\n", e.At, e.Note)
+			fmt.Fprintf(b, "%10s  -- %s\n", e.At, printable(e.Note))
 			continue
 		}
 		fmt.Fprintf(b, "%10s  %-*s  %-*s  %-9s  %s\n", e.At, pool, e.Pool, node, e.Node, verdictWord(e), reasonWords(e))
@@ -46,9 +48,13 @@ func WriteFailures(w io.Writer, r *Result) error {
 		fmt.Fprintln(b)
 	}
 	for _, f := range r.Failures {
-		fmt.Fprintln(b, f)
+		fmt.Fprintln(b, printable(f.String()))
 	}
-	fmt.Fprintf(b, "\n%s: %d expectations, %d failed\n", r.File, r.Expectations, len(r.Failures))
+	word := "expectations"
+	if r.Expectations == 1 {
+		word = "expectation"
+	}
+	fmt.Fprintf(b, "\n%s: %d %s, %d failed\n", r.File, r.Expectations, word, len(r.Failures))
 	return b.Flush()
 }
 
@@ -73,7 +79,22 @@ func reasonWords(e Event) string {
 	if e.Verdict == nil {
 		return "not listed any more"
 	}
-	return string(e.Reason) + ": " + cmp.Or(e.Text, "-")
+	return string(e.Reason) + ": " + cmp.Or(printable(e.Text), "-")
+}
+
+// printable writes what a terminal could obey, or would not show, as Go does:
+// an escape as \x1b. Line breaks and tabs stay.
+func printable(s string) string {
+	var b strings.Builder
+	for _, c := range s {
+		if unicode.IsPrint(c) || c == '\n' || c == '\t' {
+			b.WriteRune(c)
+			continue
+		}
+		quoted := strconv.QuoteRune(c)
+		b.WriteString(quoted[1 : len(quoted)-1])
+	}
+	return b.String()
 }
 
 func sorted(all []string) []string { return slices.Sorted(slices.Values(all)) }

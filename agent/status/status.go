@@ -29,7 +29,7 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// Options configures a Server. All fields are required but Logger.
+// Options configures a Server. All fields are required but Observations and Logger.
 type Options struct {
 	Views    *latest.Map[string, topology.View]
 	Now      topology.Ticker
@@ -37,7 +37,10 @@ type Options struct {
 	Policy   func(string) topology.Policy // thresholds, for explanations
 	Agent    func() Agent
 	Sinks    func() []Sink
-	Logger   *slog.Logger // nil: nothing is logged
+	// Observations streams what a cluster's rules are fed with, as
+	// GET /api/v1/observations/{cluster}; nil: it is not served.
+	Observations http.Handler
+	Logger       *slog.Logger // nil: nothing is logged
 }
 
 // Server answers status requests. It is an http.Handler.
@@ -60,6 +63,9 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET /api/v1/status", s.status)
 	s.mux.HandleFunc("GET /api/v1/explain/{cluster}/{node}", s.explain)
 	s.mux.HandleFunc("GET /api/v1/explain/{node}", s.explain)
+	if o.Observations != nil {
+		s.mux.Handle("GET /api/v1/observations/{cluster}", o.Observations)
+	}
 	s.mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	return s
 }
@@ -154,7 +160,7 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 
 func unknownPath(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusNotFound, map[string]string{
-		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/[CLUSTER/]NODE", r.URL.Path),
+		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/[CLUSTER/]NODE /api/v1/observations/CLUSTER", r.URL.Path),
 	})
 }
 

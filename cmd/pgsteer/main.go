@@ -26,6 +26,7 @@ type cli struct {
 	Explain        explainCmd   `cmd:"" help:"Show why a node has its verdict, by which evidence, and what would change it."`
 	Render         renderCmd    `cmd:"" help:"Print the files that the configuration's templates give for the running agent's nodes."`
 	Simulate       simulateCmd  `cmd:"" help:"Play scenario files against the rules: what would pgsteer do if …"`
+	Record         recordCmd    `cmd:"" help:"Write down what the running agent sees of a cluster, as a scenario for simulate."`
 	EnvoyBootstrap bootstrapCmd `cmd:"" name:"envoy-bootstrap" help:"Print a bootstrap file for an Envoy that subscribes to this agent."`
 	Demo           demoCmd      `cmd:"" help:"Three real PostgreSQL nodes behind a real HAProxy on loopback: a switchover, a crash and a frozen primary, in about a minute."`
 	Version        versionCmd   `cmd:"" help:"Print the version."`

@@ -7,45 +7,76 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
 
+// ConsulOptions says what a Consul is to have. The zero value is a server that
+// everybody may use over HTTP.
+type ConsulOptions struct {
+	// ACL has it deny everything to those without a token; Token is one that may
+	// do anything.
+	ACL bool
+	// CertFile and KeyFile have it speak HTTPS as well. With CAFile, clients need
+	// a certificate that it signed.
+	CertFile, KeyFile, CAFile string
+	// Join makes it a client agent of that server, without data of its own. As
+	// every client agent it leaves when it is stopped, so that the catalog loses
+	// its node and services until it is back.
+	Join *Consul
+}
+
 // Consul is a single Consul server (not in -dev mode, so its data survive a
-// restart). Its HTTP and gRPC ports and the service mesh are enabled; DNS, TLS
-// and the WAN are not.
+// restart), or a client agent of one. A server's HTTP and gRPC ports and the
+// service mesh are enabled; DNS and the WAN are not.
 type Consul struct {
-	lab  *Lab
-	bin  string
-	name string
-	dir  string
-	http int
-	grpc int
+	lab   *Lab
+	o     ConsulOptions
+	bin   string
+	name  string
+	dir   string
+	http  int
+	grpc  int
+	https int
+	serf  int
 
 	slot
 }
 
+// consulToken may do anything at a Consul with ACLs.
+const consulToken = "1ab00000-0000-0000-0000-000000000000"
+
 // Consul starts a Consul server and returns when it has elected itself and
 // takes writes, after about a second.
 func (l *Lab) Consul(ctx context.Context) (*Consul, error) {
+	return l.ConsulWith(ctx, ConsulOptions{})
+}
+
+// ConsulWith starts a Consul as Lab.Consul does.
+func (l *Lab) ConsulWith(ctx context.Context, o ConsulOptions) (*Consul, error) {
 	bin, err := findConsul()
 	if err != nil {
 		return nil, err
 	}
-	ports, err := l.freePorts(4)
+	ports, err := l.freePorts(5)
 	if err != nil {
 		return nil, err
 	}
 	name := l.unique("consul")
-	c := &Consul{lab: l, bin: bin, name: name, dir: filepath.Join(l.dir, name), http: ports[0], grpc: ports[1]}
+	c := &Consul{
+		lab: l, o: o, bin: bin, name: name, dir: filepath.Join(l.dir, name),
+		http: ports[0], grpc: ports[1], https: ports[2], serf: ports[3],
+	}
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("lab: %w", err)
 	}
-	if err := c.writeConfig(ports[2], ports[3]); err != nil {
+	if err := c.writeConfig(ports[4]); err != nil {
 		return nil, err
 	}
 	l.onClose(func() error { return c.process().close(syscall.SIGTERM) })
@@ -55,21 +86,44 @@ func (l *Lab) Consul(ctx context.Context) (*Consul, error) {
 	return c, nil
 }
 
-func (c *Consul) writeConfig(serf, server int) error {
+// Client starts a client agent of a server, see ConsulOptions.Join.
+func (c *Consul) Client(ctx context.Context) (*Consul, error) {
+	return c.lab.ConsulWith(ctx, ConsulOptions{Join: c})
+}
+
+func (c *Consul) writeConfig(server int) error {
 	type m = map[string]any
-	b, err := json.MarshalIndent(m{
+	ports := m{
+		"http": c.http, "grpc": c.grpc, "serf_lan": c.serf, "server": server,
+		"https": -1, "dns": -1, "serf_wan": -1, "grpc_tls": -1,
+	}
+	config := m{
 		"node_name": "lab", "server": true, "bootstrap_expect": 1, "data_dir": filepath.Join(c.dir, "data"),
 		"bind_addr": "127.0.0.1", "client_addr": "127.0.0.1", "log_level": "info",
 		"disable_update_check": true, "leave_on_terminate": false,
-		"connect": m{"enabled": true},
-		"ports": m{
-			"http": c.http, "grpc": c.grpc, "serf_lan": serf, "server": server,
-			"https": -1, "dns": -1, "serf_wan": -1, "grpc_tls": -1,
-		},
+		"connect": m{"enabled": true}, "ports": ports,
 		"performance": m{"raft_multiplier": 1},
 		// A server that is alone needs no patience before it elects itself.
 		"consul": m{"raft": m{"election_timeout": "100ms", "heartbeat_timeout": "100ms", "leader_lease_timeout": "50ms"}},
-	}, "", "\t")
+	}
+	if c.o.ACL {
+		config["acl"] = m{"enabled": true, "default_policy": "deny", "tokens": m{"initial_management": consulToken}}
+	}
+	if c.o.CertFile != "" {
+		ports["https"] = c.https
+		config["tls"] = m{"https": m{
+			"cert_file": c.o.CertFile, "key_file": c.o.KeyFile, "ca_file": c.o.CAFile, "verify_incoming": c.o.CAFile != "",
+		}}
+	}
+	if server := c.o.Join; server != nil {
+		maps.DeleteFunc(config, func(key string, _ any) bool {
+			return slices.Contains([]string{"bootstrap_expect", "connect", "performance", "consul"}, key)
+		})
+		ports["grpc"] = -1
+		config["node_name"], config["server"], config["leave_on_terminate"] = c.name, false, true
+		config["retry_join"], config["retry_interval"] = []string{loopback(server.serf)}, "200ms"
+	}
+	b, err := json.MarshalIndent(config, "", "\t")
 	if err == nil {
 		err = os.WriteFile(c.configFile(), b, 0o644)
 	}
@@ -83,6 +137,17 @@ func (c *Consul) configFile() string { return filepath.Join(c.dir, "consul.json"
 
 // Addr returns the address of the HTTP API, "127.0.0.1:port".
 func (c *Consul) Addr() string { return loopback(c.http) }
+
+// HTTPSAddr returns the address of the API over TLS, "127.0.0.1:port".
+func (c *Consul) HTTPSAddr() string { return loopback(c.https) }
+
+// Token returns a token that may do anything, empty without ACLs.
+func (c *Consul) Token() string {
+	if !c.o.ACL {
+		return ""
+	}
+	return consulToken
+}
 
 // GRPCAddr returns the address for Envoy's configuration, "127.0.0.1:port".
 func (c *Consul) GRPCAddr() string { return loopback(c.grpc) }
@@ -150,7 +215,7 @@ func (c *Consul) Delete(ctx context.Context, key string) error {
 
 func (c *Consul) kv(ctx context.Context, method, key, query, body string) (string, error) {
 	u := url.URL{Scheme: "http", Host: c.Addr(), Path: "/v1/kv/" + key}
-	out, status, err := request(ctx, method, u.String()+query, body)
+	out, status, err := c.request(ctx, method, u.String()+query, body)
 	switch {
 	case err != nil:
 		return "", err
@@ -162,23 +227,45 @@ func (c *Consul) kv(ctx context.Context, method, key, query, body string) (strin
 	return out, nil
 }
 
+// API asks Consul's HTTP API, with Token: path is what follows /v1/, body is
+// JSON. Any status but 200 is an error.
+func (c *Consul) API(ctx context.Context, method, path, body string) (string, error) {
+	out, status, err := c.request(ctx, method, "http://"+c.Addr()+"/v1/"+path, body)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("lab: %s: %s %s: status %d: %s", c.name, method, path, status, out)
+	}
+	return out, err
+}
+
+func (c *Consul) request(ctx context.Context, method, url, body string) (out string, status int, err error) {
+	return requestWith(ctx, http.Header{"X-Consul-Token": {c.Token()}}, call{method, url, body})
+}
+
 // request asks once, on a connection of its own, within ctx.
 func request(ctx context.Context, method, url, body string) (out string, status int, err error) {
+	return requestWith(ctx, http.Header{}, call{method, url, body})
+}
+
+// call is a request over HTTP.
+type call struct{ method, url, body string }
+
+func requestWith(ctx context.Context, header http.Header, q call) (out string, status int, err error) {
 	ctx, cancel := bound(ctx, callTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader([]byte(body)))
+	req, err := http.NewRequestWithContext(ctx, q.method, q.url, bytes.NewReader([]byte(q.body)))
 	if err != nil {
 		return "", 0, fmt.Errorf("lab: %w", err)
 	}
+	req.Header = header
 	tr := &http.Transport{DisableKeepAlives: true}
 	resp, err := tr.RoundTrip(req)
 	if err != nil {
-		return "", 0, fmt.Errorf("lab: %s %s: %w", method, url, err)
+		return "", 0, fmt.Errorf("lab: %s %s: %w", q.method, q.url, err)
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return "", 0, fmt.Errorf("lab: %s %s: %w", method, url, err)
+		return "", 0, fmt.Errorf("lab: %s %s: %w", q.method, q.url, err)
 	}
 	return string(b), resp.StatusCode, nil
 }

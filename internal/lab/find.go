@@ -54,6 +54,8 @@ func Available(server string) error {
 		_, err = findConsul()
 	case NeedPatroni:
 		_, err = findPatroni()
+	case NeedPatroni4:
+		_, err = findPatroni4()
 	case NeedEnvoy:
 		_, err = findEnvoy()
 	case NeedPgBouncer:

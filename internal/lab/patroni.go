@@ -32,13 +32,23 @@ type PatroniOptions struct {
 	DCS map[string]any
 	// Tags are the tags of each node, by its name.
 	Tags map[string]map[string]any
+	// Release is which Patroni runs: empty means the system's, else [Patroni4].
+	Release string
+	// Idle is how many of the nodes, the last ones, are left for PatroniNode.Start.
+	Idle int
+	// StandbyOf makes it a standby cluster of another one, whose roles it has too.
+	// It follows that one's first node, whatever its role.
+	StandbyOf *Patroni
 }
+
+// Replicator is the role that Patroni's standbys stream as.
+const Replicator = "replicator"
 
 // Patroni is a cluster run by Patroni. Roles and table are those of a Cluster;
 // the probe role is "pgsteer".
 type Patroni struct {
 	lab       *Lab
-	bin       string // patroni
+	program   patroniProgram
 	pgbin     string // folder of PostgreSQL's programs
 	scope     string
 	passwords map[string]string
@@ -50,7 +60,7 @@ type Patroni struct {
 func (l *Lab) Patroni(ctx context.Context, o PatroniOptions) (*Patroni, error) {
 	ctx, cancel := bound(ctx, patroniTimeout)
 	defer cancel()
-	bin, err := findPatroni()
+	program, err := l.patroniProgram(o.Release)
 	if err != nil {
 		return nil, err
 	}
@@ -67,14 +77,17 @@ func (l *Lab) Patroni(ctx context.Context, o PatroniOptions) (*Patroni, error) {
 	if o.Nodes == 0 {
 		o.Nodes = 3
 	}
-	c := &Patroni{lab: l, bin: bin, pgbin: pgbin, scope: o.Scope, passwords: map[string]string{
-		Superuser: rand.Text(), defaultProbeUser: rand.Text(),
+	c := &Patroni{lab: l, program: program, pgbin: pgbin, scope: o.Scope, passwords: map[string]string{
+		Superuser: rand.Text(), defaultProbeUser: rand.Text(), Replicator: rand.Text(),
 	}}
+	if o.StandbyOf != nil {
+		c.passwords = o.StandbyOf.passwords
+	}
 	if err := c.makeNodes(o); err != nil {
 		return nil, err
 	}
 	l.onClose(c.close)
-	if err := c.bootstrap(ctx); err != nil {
+	if err := c.bootstrap(ctx, o); err != nil {
 		return nil, fmt.Errorf("patroni %s: %w", o.Scope, err)
 	}
 	return c, nil
@@ -92,7 +105,7 @@ func (c *Patroni) makeNodes(o PatroniOptions) error {
 		if err := c.lab.mkdir(n.dir); err != nil {
 			return err
 		}
-		if err := n.writeConfig(o); err != nil {
+		if err := errors.Join(n.makeGates(), n.writeConfig(o)); err != nil {
 			return err
 		}
 		c.nodes = append(c.nodes, n)
@@ -101,7 +114,7 @@ func (c *Patroni) makeNodes(o PatroniOptions) error {
 }
 
 // bootstrap starts n1 alone, so that it becomes the leader, and then the others.
-func (c *Patroni) bootstrap(ctx context.Context) error {
+func (c *Patroni) bootstrap(ctx context.Context, o PatroniOptions) error {
 	first := c.nodes[0]
 	if err := first.Start(ctx); err != nil {
 		return err
@@ -116,10 +129,12 @@ func (c *Patroni) bootstrap(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := createRoles(ctx, first.DSN(Superuser), defaultProbeUser, c.passwords[defaultProbeUser]); err != nil {
-		return err
+	if o.StandbyOf == nil {
+		if err := createRoles(ctx, first.DSN(Superuser), defaultProbeUser, c.passwords[defaultProbeUser]); err != nil {
+			return err
+		}
 	}
-	for _, n := range c.nodes[1:] {
+	for _, n := range c.nodes[1 : len(c.nodes)-o.Idle] {
 		if err := n.Start(ctx); err != nil {
 			return err
 		}
@@ -136,7 +151,11 @@ func (n *PatroniNode) writeConfig(o PatroniOptions) error {
 	if dcs["postgresql"] == nil {
 		dcs["postgresql"] = m{"use_pg_rewind": true, "parameters": m{"wal_keep_size": "256MB", "wal_log_hints": "on"}}
 	}
+	if o.StandbyOf != nil {
+		dcs["standby_cluster"] = m{"host": "127.0.0.1", "port": o.StandbyOf.nodes[0].pg, "create_replica_methods": []string{"basebackup"}}
+	}
 	super := m{"username": Superuser, "password": c.passwords[Superuser]}
+	replicator := m{"username": Replicator, "password": c.passwords[Replicator]}
 	b, err := json.MarshalIndent(m{
 		"scope": c.scope, "name": n.name, "namespace": "/service/",
 		"restapi": m{"listen": n.RESTAddr(), "connect_address": n.RESTAddr()},
@@ -146,9 +165,10 @@ func (n *PatroniNode) writeConfig(o PatroniOptions) error {
 			"initdb": []any{m{"encoding": "UTF8"}, m{"locale": "C"}, "data-checksums", "no-sync"},
 		},
 		"postgresql": m{
-			"listen": n.Addr(), "connect_address": n.Addr(), "data_dir": n.DataDir(), "bin_dir": c.pgbin,
-			"pgpass": filepath.Join(n.dir, "pgpass"), "basebackup": []any{m{"checkpoint": "fast"}, "no-sync"},
-			"authentication": m{"superuser": super, "replication": super, "rewind": super},
+			"listen": n.Addr(), "connect_address": n.Addr(), "data_dir": n.DataDir(), "bin_dir": n.binDir(),
+			"pre_promote": n.prePromote(),
+			"pgpass":      filepath.Join(n.dir, "pgpass"), "basebackup": []any{m{"checkpoint": "fast"}, "no-sync"},
+			"authentication": m{"superuser": super, "replication": replicator, "rewind": super},
 			"parameters": m{
 				"unix_socket_directories": c.lab.sockets, "fsync": "off", "shared_buffers": "16MB",
 				"log_line_prefix": "%m [%p] %q%u@%d ", "password_encryption": "scram-sha-256", "wal_retrieve_retry_interval": "200ms",
@@ -210,6 +230,11 @@ type Member struct {
 	State string `json:"state"` // "running", "streaming", "stopped" …
 }
 
+// runs reports whether PostgreSQL takes queries there.
+func (m Member) runs() bool {
+	return m.State == "running" || m.State == "streaming" || m.State == "in archive recovery"
+}
+
 // Members asks the REST APIs one after another until one answers.
 func (c *Patroni) Members(ctx context.Context) ([]Member, error) {
 	ctx, cancel := bound(ctx, callTimeout)
@@ -242,15 +267,15 @@ func (n *PatroniNode) members(ctx context.Context) ([]Member, error) {
 	return v.Members, err
 }
 
-// Leader returns the node that Patroni calls the leader and running, or nil
-// with an error.
+// Leader returns the node that Patroni calls the leader, or the standby leader,
+// and running, or nil with an error.
 func (c *Patroni) Leader(ctx context.Context) (*PatroniNode, error) {
 	members, err := c.Members(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range members {
-		if m.Role == "leader" && m.State == "running" {
+		if (m.Role == "leader" || m.Role == "standby_leader") && m.runs() {
 			return c.Node(m.Name), nil
 		}
 	}
@@ -273,7 +298,7 @@ func (c *Patroni) WaitRunning(ctx context.Context) error {
 		}
 		running := map[string]bool{}
 		for _, m := range members {
-			running[m.Name] = m.State == "running" || m.State == "streaming"
+			running[m.Name] = m.runs()
 		}
 		for _, n := range c.nodes {
 			if n.process().usable() && !running[n.name] {

@@ -2,6 +2,7 @@ package lab_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -48,4 +49,60 @@ func TestPatroni(t *testing.T) {
 	if err := c.WaitRunning(ctx); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A standby cluster of the other release, with a node that is started later, and
+// the gates that make a node stand still.
+func TestPatroniGates(t *testing.T) {
+	l := labtest.ForTest(t, lab.NeedConsul, lab.NeedPatroni4)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	consul := must(l.Consul(ctx))(t)
+	c := must(l.Patroni(ctx, lab.PatroniOptions{Nodes: 2, Idle: 1, Consul: consul, Release: lab.Patroni4}))(t)
+	n1, n2 := c.Node("n1"), c.Node("n2")
+	if pid := n2.Postgres().PID(); pid != 0 {
+		t.Errorf("n2 runs as %d though it was left for later", pid)
+	}
+	far := must(l.Patroni(ctx, lab.PatroniOptions{Scope: "far", Nodes: 1, Consul: consul, Release: lab.Patroni4, StandbyOf: c}))(t)
+	if got := rest(ctx, t, far.Node("n1")); got.Role != "standby_leader" || got.Patroni.Version != lab.Patroni4 {
+		t.Errorf("far's leader says %+v", got)
+	}
+	archive := func(config map[string]any) {
+		config["postgresql"].(map[string]any)["recovery_conf"] = map[string]any{"restore_command": n2.RestoreCommand()}
+	}
+	if err := errors.Join(n2.Reconfigure(ctx, archive), n2.Hold(lab.GateRestore), n2.Start(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "n2 waits for its archive", func() bool { return n2.Postgres().PID() != 0 && rest(ctx, t, n2).State == "starting" })
+	if err := errors.Join(n2.Release(lab.GateRestore), c.WaitRunning(ctx), n2.Hold(lab.GatePromote)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.Switchover(ctx, "n2") }()
+	eventually(t, "n2 holds the key before it is promoted", func() bool {
+		_, err := n2.REST(ctx, "GET", "/primary", "")
+		return err == nil && rest(ctx, t, n2).Role == "replica"
+	})
+	if err := errors.Join(n2.Release(lab.GatePromote), <-done, n1.Hold(lab.GateStart), n1.Postgres().Kill()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "n1 waits before it starts", func() bool { return n1.Postgres().PID() == 0 && rest(ctx, t, n1).State == "starting" })
+	if err := errors.Join(n1.Release(lab.GateStart), c.WaitRunning(ctx)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// said is what a node's Patroni says of itself.
+type said struct {
+	State, Role string
+	Patroni     struct{ Version string }
+}
+
+func rest(ctx context.Context, t *testing.T, n *lab.PatroniNode) (s said) {
+	t.Helper()
+	text := must(n.REST(ctx, "GET", "/patroni", ""))(t)
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }

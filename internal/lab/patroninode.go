@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,10 +62,10 @@ func (n *PatroniNode) Conn(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // REST sends a request to Patroni's REST API and returns the body. A status
-// other than 200 is an error.
+// other than 200 and 202 is an error.
 func (n *PatroniNode) REST(ctx context.Context, method, path, body string) (string, error) {
 	out, status, err := request(ctx, method, "http://"+n.RESTAddr()+path, body)
-	if err == nil && status != http.StatusOK {
+	if err == nil && status != http.StatusOK && status != http.StatusAccepted {
 		err = fmt.Errorf("lab: patroni %s/%s: %s %s: status %d: %s", n.c.scope, n.name, method, path, status, out)
 	}
 	return out, err
@@ -76,7 +77,7 @@ func (n *PatroniNode) Start(ctx context.Context) error {
 	ctx, cancel := bound(ctx, patroniTimeout)
 	defer cancel()
 	s := spec{
-		name: "patroni " + n.c.scope + "/" + n.name, path: n.c.bin, args: []string{n.ConfigFile()},
+		name: "patroni " + n.c.scope + "/" + n.name, path: n.c.program.path, args: slices.Concat(n.c.program.args, []string{n.ConfigFile()}),
 		dir: n.dir, log: n.LogFile(), drop: true,
 	}
 	return n.start(ctx, n.c.lab, s, readiness{s.name + " answers", func(*process) (bool, error) {

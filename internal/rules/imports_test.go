@@ -24,19 +24,24 @@ var may = map[string][]string{
 	"agent/runtimeapi":  {"agent/topology", "agent/latest"},
 	"agent/status":      {"agent/topology", "agent/latest"},
 	"agent/systemd":     {},
+	"agent/tap":         {"agent/topology", "agent/config"},
+	"agent/record":      {"agent/topology", "agent/config", "agent/simulate", "agent/tap"},
 	"watchers":          {"agent/topology"},
 	"watchers/consul":   {"agent/topology", "watchers"},
 	"watchers/postgres": {"agent/topology", "watchers"},
 	"watchers/file":     {"agent/topology", "watchers"},
+	// The bodies of /config and /history are the values of Patroni's keys.
+	"watchers/patroni": {"agent/topology", "watchers", "watchers/consul"},
 	// Fakes for tests.
-	"watchers/consultest": {"agent/topology"},
-	"watchers/pgtest":     {"agent/topology"},
-	"xds/resources":       {"agent/topology"},
-	"xds":                 {"agent/topology", "agent/latest", "xds/resources"},
-	"templates/render":    {"agent/topology"},
-	"templates/builtin":   {},
-	"templates/apply":     {"agent/topology", "agent/latest", "templates/render"},
-	"internal/lab":        {},
+	"watchers/consultest":  {"agent/topology"},
+	"watchers/pgtest":      {"agent/topology"},
+	"watchers/patronitest": {},
+	"xds/resources":        {"agent/topology"},
+	"xds":                  {"agent/topology", "agent/latest", "xds/resources"},
+	"templates/render":     {"agent/topology"},
+	"templates/builtin":    {},
+	"templates/apply":      {"agent/topology", "agent/latest", "templates/render"},
+	"internal/lab":         {},
 	"internal/lab/labtest": {
 		"internal/lab",
 	},
@@ -45,7 +50,7 @@ var may = map[string][]string{
 	// Wiring.
 	"agent": {
 		"agent/topology", "agent/latest", "agent/engine", "agent/config", "agent/agentcheck", "agent/healthapi",
-		"agent/runtimeapi", "agent/status", "agent/systemd", "watchers", "watchers/consul", "watchers/postgres", "watchers/file",
+		"agent/runtimeapi", "agent/status", "agent/systemd", "agent/tap", "watchers", "watchers/consul", "watchers/postgres", "watchers/file", "watchers/patroni",
 		"xds", "xds/resources", "templates/render", "templates/apply", "templates/builtin",
 	},
 	"agent/simulate": {
@@ -54,7 +59,7 @@ var may = map[string][]string{
 	},
 	"internal/demo": {"agent", "agent/config", "agent/topology", "internal/lab"},
 	"cmd/pgsteer": {
-		"agent", "agent/config", "agent/simulate", "agent/status", "agent/topology", "templates/apply", "templates/render", "xds", "internal/demo",
+		"agent", "agent/config", "agent/record", "agent/simulate", "agent/status", "agent/tap", "agent/topology", "templates/apply", "templates/render", "xds", "internal/demo",
 	},
 }
 

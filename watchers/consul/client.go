@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,9 @@ type ClientOptions struct {
 	TokenFile string
 	// Datacenter to ask; empty: the agent's own.
 	Datacenter string
+	// Namespace and Partition are those of Consul Enterprise; empty: the token's
+	// own namespace, and the agent's own partition. Any other Consul refuses them.
+	Namespace, Partition string
 	// CAFile, CertFile and KeyFile are PEM files, read again when they change.
 	// Any of them, or ServerName, means TLS even without https:// in Address.
 	// Without CAFile the system's roots count. CertFile and KeyFile go together.
@@ -38,13 +42,21 @@ type ClientOptions struct {
 
 // Client asks one Consul agent. It may be shared by any number of watchers and
 // is safe for concurrent use.
+//
+// Many watchers of one client cost less than as many clients: above a hundred of
+// them their reads are put together (see the package's comment).
 type Client struct {
-	api     *api.Client
-	http    *http.Client
-	address string
-	token   *tokenFile
-	dc      string
+	api    *api.Client
+	http   *http.Client
+	ep     endpoint
+	token  *tokenFile
+	dc     string
+	tenant tenant
+	fleet  *fleet
 }
+
+// tenant is a part of a Consul Enterprise; the zero value is no particular one.
+type tenant struct{ namespace, partition string }
 
 // NewClient prepares a client; it asks nothing yet. It fails when the address
 // cannot be understood or a TLS file cannot be used.
@@ -66,12 +78,13 @@ func NewClient(o ClientOptions) (*Client, error) {
 	ac, err := api.NewClient(&api.Config{
 		Address: ep.host, Scheme: ep.scheme, PathPrefix: ep.prefix,
 		HttpClient: hc, Transport: &http.Transport{}, // unused; set so that the library builds none
-		Token: noToken, Namespace: noTenant, Partition: noTenant,
+		Token: noToken, Namespace: cmp.Or(o.Namespace, noTenant), Partition: cmp.Or(o.Partition, noTenant),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("consul at %s: %w", ep.display, err)
 	}
-	c := &Client{api: ac, http: hc, address: ep.display, dc: o.Datacenter}
+	c := &Client{api: ac, http: hc, ep: ep, dc: o.Datacenter, tenant: tenant{o.Namespace, o.Partition}}
+	c.fleet = newFleet(c)
 	if o.TokenFile != "" {
 		c.token = &tokenFile{path: o.TokenFile, log: o.Logger}
 	}
@@ -79,7 +92,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 }
 
 // Address is where the agent is asked, for people.
-func (c *Client) Address() string { return c.address }
+func (c *Client) Address() string { return c.ep.display }
 
 // KV gives access to the key-value store. Use it with options from Options.
 func (c *Client) KV() *api.KV { return c.api.KV() }
@@ -90,19 +103,22 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // Consistency says which server may answer a read.
 type Consistency uint8
 
-// The consistencies. Stale reads are not offered: their age has no upper bound.
+// The consistencies.
 const (
 	// Default lets the leader answer; it may be wrong for the instant in which
 	// it has been replaced without knowing.
 	Default Consistency = iota
 	// Consistent makes the leader ask a quorum first.
 	Consistent
+	// Stale lets any server answer, whatever its state. Only the headers of the
+	// answer tell how old it may be, so whoever asks so must look at them.
+	Stale
 )
 
 // Options returns the options of one read: datacenter, current token, context.
 // The error says that the token file cannot be read.
 func (c *Client) Options(ctx context.Context, mode Consistency) (*api.QueryOptions, error) {
-	q := &api.QueryOptions{Datacenter: c.dc, RequireConsistent: mode == Consistent}
+	q := &api.QueryOptions{Datacenter: c.dc, RequireConsistent: mode == Consistent, AllowStale: mode == Stale}
 	if c.token != nil {
 		t, err := c.token.read()
 		if err != nil {
@@ -116,9 +132,9 @@ func (c *Client) Options(ctx context.Context, mode Consistency) (*api.QueryOptio
 // who describes the agent and the credential, for error texts.
 func (c *Client) who() string {
 	if c.token == nil {
-		return "Consul at " + c.address + " without a token"
+		return "Consul at " + c.ep.display + " without a token"
 	}
-	return "Consul at " + c.address + " with the token of " + c.token.path
+	return "Consul at " + c.ep.display + " with the token of " + c.token.path
 }
 
 // endpoint is a parsed ClientOptions.Address.
@@ -174,3 +190,7 @@ const (
 	keepAliveTry = 5 * time.Second  // between probes
 	keepAliveMax = 3                // unanswered probes until the connection counts as dead
 )
+
+// maxConns bounds the connections of a client: a hundred blocking queries and
+// the reads beside them.
+const maxConns = 150

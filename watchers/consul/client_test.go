@@ -79,11 +79,43 @@ func TestClientIgnoresTheEnvironment(t *testing.T) {
 		if got, tr := get(t, c); got != "v" || tr != nil {
 			t.Errorf("%s: %q, %+v; want v", addr, got, tr)
 		}
+		if pairs, _, err := c.trees(t.Context(), Default, []string{"k"}); err != nil || len(pairs) != 1 {
+			t.Errorf("%s: a transaction finds %v, %v", addr, pairs, err)
+		}
 	}
 	for _, r := range a.Requests() {
 		if r.Token != "" || r.Query.Encode() != "dc=dc7" {
 			t.Errorf("request %+v, want no token and the datacenter alone", r)
 		}
+	}
+}
+
+// A namespace and a partition go with every request, and nothing else does.
+func TestClientOfATenant(t *testing.T) {
+	a := agentWithKey()
+	c := newClient(t, ClientOptions{Transport: a, Namespace: "team", Partition: "az1", Datacenter: "dc7"})
+	if got, tr := get(t, c); got != "v" {
+		t.Fatalf("%q, %+v; want v", got, tr)
+	}
+	for mode, want := range map[Consistency]string{Stale: "stale=&", Consistent: "consistent=&", Default: ""} {
+		pairs, _, err := c.trees(t.Context(), mode, []string{"k"})
+		if err != nil || len(pairs) != 1 {
+			t.Fatalf("%v, %v; want k", pairs, err)
+		}
+		rs := a.Requests()
+		last := rs[len(rs)-1]
+		query := last.Query.Encode()
+		for _, part := range []string{"dc=dc7", "ns=team", "partition=az1", strings.TrimSuffix(want, "&")} {
+			if !strings.Contains(query, part) {
+				t.Errorf("transaction with %s, want %s in it", query, part)
+			}
+		}
+		if body := string(last.Body); !strings.Contains(body, `"Namespace":"team"`) || !strings.Contains(body, `"Partition":"az1"`) {
+			t.Errorf("transaction %s without the tenant", body)
+		}
+	}
+	if rs := a.Requests(); rs[0].Query.Encode() != "dc=dc7&ns=team&partition=az1" {
+		t.Errorf("read with %s", rs[0].Query.Encode())
 	}
 }
 
@@ -103,6 +135,9 @@ func TestClientAddresses(t *testing.T) {
 		c := newClient(t, ClientOptions{Address: addr})
 		if got, tr := get(t, c); got != "v" || tr != nil || c.Address() != addr {
 			t.Errorf("%s: %q, %+v", addr, got, tr)
+		}
+		if pairs, _, err := c.trees(t.Context(), Default, []string{"k"}); err != nil || len(pairs) != 1 {
+			t.Errorf("%s: a transaction finds %v, %v", addr, pairs, err)
 		}
 	}
 	for _, addr := range []string{"ftp://x", "http://", "http://u:p@x", "x y"} {
@@ -174,17 +209,28 @@ func TestFailureClasses(t *testing.T) {
 		{"no name", ClientOptions{Address: "name.invalid:8500"}, topology.FailName},
 	}
 	for _, c := range cases {
-		_, tr := get(t, newClient(t, c.o))
+		client := newClient(t, c.o)
+		_, tr := get(t, client)
 		if tr == nil || tr.class != c.want {
 			t.Errorf("%s: %+v, want class %s", c.name, tr, c.want)
 		}
+		if _, _, err := client.trees(t.Context(), Stale, []string{"k"}); err == nil || judgeError(err, time.Second).class != c.want {
+			t.Errorf("%s: a transaction fails by %v, want class %s", c.name, err, c.want)
+		}
 	}
+}
+
+func TestFailureClassesByStatus(t *testing.T) {
 	got := map[int]topology.FailureClass{}
 	for _, status := range []int{301, 400, 401, 403, 429, 500, 503} {
 		a := agentWithKey()
 		a.Script(func(consultest.Request) consultest.Fault { return consultest.Fault{Status: status} })
-		_, tr := get(t, newClient(t, ClientOptions{Transport: a}))
+		c := newClient(t, ClientOptions{Transport: a})
+		_, tr := get(t, c)
 		got[status] = tr.class
+		if _, _, err := c.trees(t.Context(), Stale, []string{"k"}); err == nil || judgeError(err, time.Second).class != tr.class {
+			t.Errorf("status %d: a transaction fails by %v, want class %s", status, err, tr.class)
+		}
 	}
 	want := map[int]topology.FailureClass{
 		301: topology.FailStore, 400: topology.FailStore, 401: topology.FailDenied, 403: topology.FailDenied,

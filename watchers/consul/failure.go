@@ -73,6 +73,10 @@ func judgeError(err error, after time.Duration) *trouble {
 	if u := (*url.Error)(nil); errors.As(err, &u) {
 		t.err = u.Err // without the address, which the text has already
 	}
+	if errors.Is(err, errFiltered) {
+		t.class, t.pace = topology.FailDenied, paceDenied
+		return t
+	}
 	if status := (api.StatusError{}); errors.As(err, &status) {
 		t.judgeStatus(status)
 		return t
@@ -147,14 +151,11 @@ func (t *trouble) judgeStatus(s api.StatusError) {
 }
 
 // judgeMeta finds out why an answer must not be believed, though it is no error.
-func judgeMeta(m *api.QueryMeta, q *api.QueryOptions, empty bool) *trouble {
+func (c *Client) judgeMeta(m *api.QueryMeta, empty bool) *trouble {
 	switch {
 	case m.ResultsFilteredByACLs:
-		return &trouble{
-			class: topology.FailDenied, pace: paceDenied,
-			err: errors.New("the answer was filtered by ACLs, so it may lack keys; the token needs key_prefix read here"),
-		}
-	case empty && q.Token == "" && m.DefaultACLPolicy == "deny":
+		return &trouble{class: topology.FailDenied, pace: paceDenied, err: errFiltered}
+	case empty && c.token == nil && m.DefaultACLPolicy == "deny":
 		// Consul hides from anonymous callers that it filtered.
 		return &trouble{
 			class: topology.FailDenied, pace: paceDenied,

@@ -39,6 +39,8 @@ func parseMember(name string, value []byte) (topology.Member, []error) {
 	m.Tags = faults.tags(fields)
 	if u := faults.text(fields, "conn_url"); u != "" {
 		m.Address = faults.address(u)
+	} else if raw, ok := fields["conn_kwargs"]; ok && string(raw) != "null" {
+		m.Address = faults.kwargs(raw)
 	}
 	return m, faults
 }
@@ -76,17 +78,22 @@ func parseConnURL(s string) (topology.Address, error) {
 		return topology.Address{}, fmt.Errorf("conn_url names several hosts: %s", clip(hostport))
 	}
 	a, err := topology.ParseAddress(withPort(hostport))
+	if err == nil {
+		a, err = oneSpelling(a)
+	}
 	if err != nil {
 		return topology.Address{}, fmt.Errorf("conn_url: %w", err)
 	}
-	// One spelling for one server: addresses are compared as values.
+	return a, nil
+}
+
+// oneSpelling checks an address and spells it as every other of the same
+// server: addresses are compared as values.
+func oneSpelling(a topology.Address) (topology.Address, error) {
 	if ip, err := netip.ParseAddr(a.Host); err == nil {
 		a.Host = ip.Unmap().String()
-		if err := a.Check(); err != nil {
-			return topology.Address{}, fmt.Errorf("conn_url: %w", err)
-		}
 	}
-	return a, nil
+	return a, a.Check()
 }
 
 // withPort adds the default port where there clearly is none.
@@ -115,6 +122,32 @@ func (f *faultList) address(s string) topology.Address {
 	a, err := parseConnURL(s)
 	if err != nil {
 		*f = append(*f, err)
+	}
+	return a
+}
+
+// kwargs reads the address out of conn_kwargs, which Patroni takes where there
+// is no conn_url.
+func (f *faultList) kwargs(raw json.RawMessage) topology.Address {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
+		f.add("conn_kwargs is no JSON object: %s", clip(string(raw)))
+		return topology.Address{}
+	}
+	a := topology.Address{Host: f.text(fields, "host"), Port: uint16(f.number(fields, "port", 16))}
+	return f.server(a, "conn_kwargs")
+}
+
+// server checks an address and gives it its one spelling; a port of 0 is
+// PostgreSQL's.
+func (f *faultList) server(a topology.Address, what string) topology.Address {
+	if a.Port == 0 {
+		a.Port = defaultPort
+	}
+	a, err := oneSpelling(a)
+	if err != nil {
+		f.add("%s: %w", what, err)
+		return topology.Address{}
 	}
 	return a
 }

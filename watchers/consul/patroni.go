@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers"
 )
@@ -63,10 +61,15 @@ type Watcher struct {
 	confirm watchers.Nudge // somebody wants to know for sure
 	doubt   watchers.Nudge // the watch fails
 
+	stir watchers.Nudge // whether a watch is wanted may have changed
+
 	mu      sync.Mutex // guards everything below
 	stats   Stats
-	watched leaderKey // newest of the watch
-	seen    bool      // watched is set
+	watched leaderKey     // newest of the watch
+	seen    bool          // watched is set
+	picture leaderKey     // newest of a read
+	known   bool          // picture is set
+	hot     topology.Mono // until then the cluster counts as unsettled
 }
 
 var _ watchers.Source = (*Watcher)(nil)
@@ -107,7 +110,7 @@ func New(o Options) (*Watcher, error) {
 	w := &Watcher{
 		o: o, prefix: strings.TrimPrefix(path.Join("/", o.Namespace, scope), "/") + "/",
 		log:  o.Logger.With("cluster", o.Cluster, "scope", scope),
-		wake: watchers.NewNudge(), confirm: watchers.NewNudge(), doubt: watchers.NewNudge(),
+		wake: watchers.NewNudge(), confirm: watchers.NewNudge(), doubt: watchers.NewNudge(), stir: watchers.NewNudge(),
 	}
 	w.leader = w.watchLeader()
 	return w, nil
@@ -127,8 +130,12 @@ func (w *Watcher) ID() topology.SourceID {
 
 // Confirm asks for a consistent read now. It never blocks; several calls before
 // the read are one, and more than one a second are spread out. While Consul
-// fails, the pause between attempts goes on.
-func (w *Watcher) Confirm() { w.confirm.Set() }
+// fails, the pause between attempts goes on. The cluster counts as unsettled for
+// a while.
+func (w *Watcher) Confirm() {
+	w.heat()
+	w.confirm.Set()
+}
 
 // Stats returns the counters.
 func (w *Watcher) Stats() Stats {
@@ -148,37 +155,12 @@ func (w *Watcher) count(f func(*Stats)) {
 // Run watches until ctx ends; its error is always nil. It may be called again
 // afterwards, but not twice at once.
 func (w *Watcher) Run(ctx context.Context, report func(topology.Observation)) error {
+	defer w.o.Client.fleet.join(ctx, &ship{prefix: w.prefix, flip: w.stir, seen: w.glimpsed, lost: w.doubt.Set})()
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watch.Go(func() { w.leader.Run(ctx) })
+	watch.Go(func() { w.keepWatch(ctx) })
 	w.read(ctx, report)
 	return nil
-}
-
-// watchLeader makes the blocking query on the leader key. It only wakes the
-// reader; what is reported comes from a read of the whole scope.
-func (w *Watcher) watchLeader() *Watch[leaderKey] {
-	key := w.prefix + "leader"
-	return NewWatch(WatchOptions[leaderKey]{
-		Client: w.o.Client, What: "key " + key, Wait: w.o.LeaderWait, Now: w.o.Now, Logger: w.log,
-		Query: func(_ context.Context, q *api.QueryOptions) (leaderKey, *api.QueryMeta, error) {
-			pair, meta, err := w.o.Client.KV().Get(key, q)
-			return reduceLeader(pair), meta, err
-		},
-		Equal:   func(a, b leaderKey) bool { return a == b },
-		Deliver: w.leaderTold,
-	})
-}
-
-func (w *Watcher) leaderTold(r Result[leaderKey]) {
-	if r.Failure != nil || r.Unsure != "" {
-		w.doubt.Set()
-		return
-	}
-	w.mu.Lock()
-	w.watched, w.seen = r.Value, true
-	w.mu.Unlock()
-	w.wake.Set()
 }

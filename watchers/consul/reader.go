@@ -60,10 +60,24 @@ func (w *Watcher) read(ctx context.Context, report func(topology.Observation)) {
 			r.pace.rest(ctx, resting{
 				pause: r.pace.pause(t), wake: w.wake.C(), token: w.o.Client.token, again: func() { r.fail(t) },
 			})
+			r.retry(ctx)
 		default:
 			r.deliver(p)
 			mode = r.wait(ctx)
 		}
+	}
+}
+
+// retry lets a read after a failure go with others, where there are many: what
+// failed for one has failed for all.
+func (r *reader) retry(ctx context.Context) {
+	if !r.w.o.Client.fleet.many() {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-r.w.wake.C():
+	case <-r.w.o.Client.fleet.departure():
 	}
 }
 
@@ -72,13 +86,23 @@ func (r *reader) take(mode Consistency) Consistency {
 	for {
 		select {
 		case <-r.w.wake.C():
+			mode = firmer(mode)
 		case <-r.w.doubt.C():
+			mode = firmer(mode)
 		case <-r.w.confirm.C():
 			mode = Consistent
 		default:
 			return mode
 		}
 	}
+}
+
+// firmer is for a read that somebody waits for.
+func firmer(mode Consistency) Consistency {
+	if mode == Stale {
+		return Default
+	}
+	return mode
 }
 
 // wait returns when the next read is due, and how it should ask. Somebody who is
@@ -88,7 +112,7 @@ func (r *reader) wait(ctx context.Context) Consistency {
 	due, room := time.NewTimer(r.w.o.ReadEvery), time.NewTimer(r.pace.until(1+roomForChange))
 	defer due.Stop()
 	defer room.Stop()
-	var confirm <-chan struct{}
+	var confirm, departs <-chan struct{}
 	for {
 		select {
 		case <-room.C:
@@ -96,8 +120,14 @@ func (r *reader) wait(ctx context.Context) Consistency {
 			continue
 		case <-confirm:
 			return Consistent
-		case <-ctx.Done():
 		case <-due.C:
+			if r.w.o.Client.fleet.many() {
+				departs = r.w.o.Client.fleet.departure()
+				continue
+			}
+		case <-departs:
+			return Stale
+		case <-ctx.Done():
 		case <-r.w.wake.C():
 		case <-r.w.doubt.C():
 		}
@@ -132,22 +162,29 @@ func (r *reader) ask(ctx context.Context, mode Consistency) (picture, *trouble) 
 	limit := r.w.o.ReadTimeout
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	p := picture{askedAt: r.w.o.Now()}
-	r.asked = p.askedAt
+	c := r.w.o.Client
+	r.asked = r.w.o.Now()
 	r.w.count(func(s *Stats) { s.Reads++ })
-	q, err := r.w.o.Client.Options(ctx, mode)
+	// A Consul that is no Enterprise takes a transaction for another namespace and
+	// ignores that it is; it refuses a plain read, which therefore comes first, and
+	// again whenever an absence is to be confirmed.
+	alone := c.tenant != (tenant{}) && (!r.known || mode == Consistent)
+	pairs, meta, err := c.fleet.read(ctx, mode, scopeQuery{r.w.prefix, alone})
 	if err != nil {
-		return p, judgeError(err, 0)
+		return picture{}, judgeError(err, limit)
 	}
-	pairs, meta, err := r.w.o.Client.KV().List(r.w.prefix, q)
-	if err != nil {
-		return p, judgeError(err, limit)
+	if t := c.judgeMeta(meta, len(pairs) == 0); t != nil {
+		return picture{}, t
 	}
-	if t := judgeMeta(meta, q, len(pairs) == 0); t != nil {
-		return p, t
+	p := picture{
+		scopeState: parseScope(r.w.prefix, pairs, r.last.authority.Members...),
+		// What any server says is as old as its last word from the leader.
+		askedAt: topology.Clock{Mono: r.asked.Mono.Add(-meta.LastContact), Wall: r.asked.Wall.Add(-meta.LastContact)},
+		at:      r.w.o.Now(), index: max(meta.LastIndex, 1), doubt: judgeAge(meta, defaultLastContact),
 	}
-	p.scopeState = parseScope(r.w.prefix, pairs, r.last.authority.Members...)
-	p.at, p.index, p.doubt = r.w.o.Now(), max(meta.LastIndex, 1), judgeAge(meta, defaultLastContact)
+	for _, pair := range pairs {
+		p.index = max(p.index, pair.ModifyIndex)
+	}
 	return p, nil
 }
 
@@ -178,6 +215,7 @@ func (r *reader) deliver(p picture) {
 	r.warn(p)
 	r.note(p)
 	r.last, r.known = p, true
+	r.w.pictured(p.leaderKey)
 	authority := p.authority
 	r.observe(topology.Observation{
 		AskedAt: p.askedAt, At: p.at, Authority: &authority,

@@ -170,7 +170,94 @@ func behaviour(t *testing.T, c *Client) []string {
 	b.putAfterDelay("x/leader", "b", s2)
 	b.read("x/leader", short)
 	b.read("x/", 0)
+	b.transactions()
+	b.services()
 	return b.out
+}
+
+// transactions notes what transactions of reads find.
+func (b *conduct) transactions() {
+	b.t.Helper()
+	many := make([]string, 129)
+	for _, c := range []struct {
+		mode     Consistency
+		prefixes []string
+	}{
+		{Default, []string{"x/"}},
+		{Stale, []string{"none/", "y/other", "x/leader", "x/"}},
+		{Consistent, []string{"x/", "y"}},
+		{Stale, many},
+	} {
+		pairs, meta, err := b.c.trees(b.t.Context(), c.mode, c.prefixes)
+		if err != nil {
+			b.note("transaction of %d fails: %v", len(c.prefixes), err)
+			continue
+		}
+		var found []string
+		for _, p := range pairs {
+			found = append(found, fmt.Sprintf("%s=%s/%v", p.Key, p.Value, p.Session != ""))
+		}
+		b.note("transaction of %d: %v, index %d, leader: %v, contact: %v, filtered: %v",
+			len(c.prefixes), found, meta.LastIndex, meta.KnownLeader, meta.LastContact, meta.ResultsFilteredByACLs)
+	}
+}
+
+// services notes what a service of the catalog is, and how its index moves.
+func (b *conduct) services() {
+	b.t.Helper()
+	const short = 50 * time.Millisecond
+	b.service("no such service", 0)
+	b.service("still none", short)
+	b.register("db1", "pg", 1)
+	b.service("registered", short)
+	b.register("db1", "pg", 1)
+	b.service("the same again", short)
+	b.register("db2", "other", 1)
+	b.service("another service", short)
+	b.register("db2", "pg", 2)
+	b.service("a second node", short)
+	b.put("y/other", "3", "")
+	b.service("a key was written", short)
+	for _, node := range []string{"db1", "db2"} {
+		if _, err := b.c.api.Catalog().Deregister(&api.CatalogDeregistration{Node: node}, nil); err != nil {
+			b.t.Fatal(err)
+		}
+		b.service(node+" is gone", short)
+	}
+	b.service("all are gone", short)
+}
+
+// service reads service pg and notes what it found, as read does for keys.
+func (b *conduct) service(what string, wait time.Duration) {
+	b.t.Helper()
+	q, err := b.c.Options(b.t.Context(), Default)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if wait > 0 {
+		q.WaitIndex, q.WaitTime = b.last["service pg"], wait
+	}
+	at := time.Now()
+	all, meta, err := b.c.api.Catalog().Service("pg", "", q)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var found []string
+	for _, s := range all {
+		found = append(found, fmt.Sprintf("%s %s %s %s %d %v %v", s.Node, s.Address, s.ServiceID, s.ServiceAddress, s.ServicePort, s.ServiceTags, s.ServiceMeta))
+	}
+	b.note("%s: %v, index moved: %v, held: %v", what, found, meta.LastIndex != b.last["service pg"], wait > 0 && time.Since(at) >= wait)
+	b.last["service pg"] = meta.LastIndex
+}
+
+func (b *conduct) register(node, service string, port int) {
+	b.t.Helper()
+	_, err := b.c.api.Catalog().Register(&api.CatalogRegistration{Node: node, Address: "192.0.2.1", Service: &api.AgentService{
+		ID: "id", Service: service, Port: port, Tags: []string{"t"}, Meta: map[string]string{"k": "v"},
+	}}, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 // The watcher against a real Consul: a new leader at once, a frozen and a

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -25,6 +24,9 @@ type scopeState struct {
 	faults    []fault
 	keys      int // of the scope; 0: there is no such scope
 }
+
+// leaderName is the name of the leader key below a scope's prefix.
+const leaderName = "leader"
 
 // fault is something in the scope that could not be used.
 type fault struct {
@@ -66,11 +68,12 @@ type scopeReader struct {
 	sessions map[string]string // of the members' keys
 	legacy   *api.KVPair       // optime/leader
 	status   bool
+	groups   []string // of Citus, whose keys lie below the scope's
 }
 
 func (r *scopeReader) read(key string, p *api.KVPair) {
 	switch key {
-	case "leader":
+	case leaderName:
 		r.s.leaderKey = reduceLeader(p)
 		r.s.authority.Leader = r.name(p.Key, string(p.Value))
 	case "config":
@@ -86,11 +89,30 @@ func (r *scopeReader) read(key string, p *api.KVPair) {
 		r.history(p)
 	case "initialize":
 		r.initialize(p)
+	case "failover", "failsafe":
+		// A wish of the operator, and whom the leader asks when Consul is away (left
+		// behind when the mode is switched off): neither says who leads now.
 	default:
-		if name, ok := strings.CutPrefix(key, "members/"); ok && name != "" && !strings.Contains(name, "/") {
-			r.member(name, p)
-		}
+		r.below(key, p)
 	}
+}
+
+// below reads a key that lies deeper than the others.
+func (r *scopeReader) below(key string, p *api.KVPair) {
+	folder, name, ok := strings.Cut(key, "/")
+	switch {
+	case !ok || name == "":
+	case folder == "members" && !strings.Contains(name, "/"):
+		r.member(name, p)
+	case isGroup(folder) && !slices.Contains(r.groups, folder):
+		r.groups = append(r.groups, folder)
+	}
+}
+
+// isGroup tells the number of a Citus group as Patroni writes it.
+func isGroup(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 63)
+	return err == nil && strconv.FormatUint(n, 10) == s
 }
 
 func (r *scopeReader) fault(key, format string, args ...any) {
@@ -115,7 +137,7 @@ func (r *scopeReader) member(name string, p *api.KVPair) {
 	if m.Role != "" && !slices.Contains(knownRoles(), m.Role) {
 		r.fault(p.Key, "unknown role %q", clip(m.Role))
 	}
-	if m.State != "" && !slices.Contains(knownStates(), m.State) {
+	if m.State != "" && !knownState(m.State) {
 		r.fault(p.Key, "unknown state %q", clip(m.State))
 	}
 	r.sessions[m.Name] = p.Session
@@ -127,43 +149,17 @@ func knownRoles() []string {
 	return []string{"primary", "replica", "standby_leader", "promoted", "demoted", "uninitialized"}
 }
 
-// knownStates are the words of Patroni 2 to 4; the last two come from proxies
-// that copy the REST interface into the key.
-func knownStates() []string {
-	return []string{
+// knownState tells the words of Patroni 2 to 4 from others. The last two come
+// from proxies that copy the REST interface into the key.
+func knownState(s string) bool {
+	if strings.HasPrefix(s, "restart failed") {
+		return true // Patroni 3 adds why
+	}
+	return slices.Contains([]string{
 		"initializing new cluster", "initdb failed", "running custom bootstrap script", "custom bootstrap failed",
-		"bootstrap starting", "creating replica", "starting", "start failed", "running", "restarting", "restart failed",
+		"starting after custom bootstrap", "creating replica", "starting", "start failed", "running", "restarting",
 		"stopping", "stop failed", "stopped", "crashed", "streaming", "in archive recovery",
-	}
-}
-
-func (r *scopeReader) config(p *api.KVPair) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(p.Value, &fields); err != nil {
-		r.fault(p.Key, "the value is no JSON object, so pause, failsafe and timing are unknown")
-		return
-	}
-	a := &r.s.authority
-	a.Pause = topology.Bool(truth(fields["pause"]))
-	a.Failsafe = topology.Bool(truth(fields["failsafe_mode"]))
-	a.StandbyCluster = filled(fields["standby_cluster"])
-	a.SyncMode = syncMode(fields["synchronous_mode"])
-	a.TTL = r.seconds(p.Key, fields, "ttl")
-	a.LoopWait = r.seconds(p.Key, fields, "loop_wait")
-	a.RetryTimeout = r.seconds(p.Key, fields, "retry_timeout")
-}
-
-func (r *scopeReader) seconds(key string, fields map[string]json.RawMessage, field string) time.Duration {
-	raw, ok := fields[field]
-	if !ok {
-		return 0
-	}
-	f, err := strconv.ParseFloat(strings.Trim(string(raw), `" `), 64)
-	if err != nil || f < 0 || f > 1e6 {
-		r.fault(key, "%s is no number of seconds: %s", field, clip(string(raw)))
-		return 0
-	}
-	return time.Duration(f * float64(time.Second))
+	}, s)
 }
 
 // optime reads the status key: an object, or a bare number.
@@ -260,6 +256,10 @@ func (r *scopeReader) finish(before []topology.Member) {
 	for i, s := range a.SyncStandbys {
 		a.SyncStandbys[i] = spelled(s, a.Members)
 	}
+	if len(r.groups) > 0 && len(a.Members) == 0 {
+		r.fault(r.prefix, "this is a Citus cluster of the groups %s, each of which is a cluster here with its own patroni.group",
+			strings.Join(r.groups, ", "))
+	}
 	a.SessionAgrees = r.agreement()
 }
 
@@ -285,32 +285,6 @@ func spelled(name string, members []topology.Member) string {
 		}
 	}
 	return name
-}
-
-// truth reads a switch as Patroni does: true, numbers but 0, and a few words.
-func truth(raw json.RawMessage) bool {
-	switch strings.ToLower(strings.Trim(string(raw), `" `)) {
-	case "true", "t", "yes", "on", "1":
-		return true
-	}
-	return false
-}
-
-// filled reports whether a value is a JSON object with at least one field.
-func filled(raw json.RawMessage) bool {
-	var o map[string]json.RawMessage
-	return json.Unmarshal(raw, &o) == nil && len(o) > 0
-}
-
-func syncMode(raw json.RawMessage) string {
-	switch {
-	case strings.EqualFold(strings.Trim(string(raw), `" `), "quorum"):
-		return "quorum"
-	case truth(raw):
-		return "sync"
-	default:
-		return ""
-	}
 }
 
 // LegalName returns the name under which pgsteer knows a Patroni member: the

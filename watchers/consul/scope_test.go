@@ -50,7 +50,7 @@ func TestParseScopePatroni4(t *testing.T) {
 			Leader: "n1", SessionAgrees: topology.Yes, Pause: topology.Yes, Failsafe: topology.Yes, StandbyCluster: true,
 			TTL: 20 * time.Second, LoopWait: 2 * time.Second, RetryTimeout: 4 * time.Second,
 			SystemID: 7713754238407433424, Timeline: 3, Optime: 50331744, OptimeIndex: 108,
-			SyncMode: "quorum", SyncStandbys: []string{"n2"},
+			SyncStandbys: []string{"n2"}, // in a standby cluster Patroni has no synchronous mode
 			Members: []topology.Member{
 				{Name: "n1", Role: "primary", State: "running", Timeline: 1, LSN: 50331744, Address: a1, APIURL: "http://127.0.0.1:18008/patroni", Tags: n1tags},
 				{Name: "n2", Role: "replica", State: "running", Timeline: 1, LSN: 50331744, Address: a2, APIURL: "http://127.0.0.1:18009/patroni", Tags: n2tags},
@@ -115,6 +115,8 @@ func TestParseScopeFaults(t *testing.T) {
 		{"members/c", ``, "no JSON object"},
 		{"members/c", `{"timeline":-1}`, "timeline is no whole number"},
 		{"members/c", `{"tags":[1]}`, "tags are no JSON object"},
+		{"members/c", `{"conn_kwargs":"host=db"}`, "conn_kwargs is no JSON object"},
+		{"members/c", `{"conn_kwargs":{"port":5432}}`, "neither an IP address nor a DNS name"},
 		{"members/c", `{"role":"emperor"}`, `unknown role "emperor"`},
 		{"members/c", `{"state":"asleep"}`, `unknown state "asleep"`},
 		{"members/10.0.0.1:5432", `{}`, "cannot be used in balancers"},

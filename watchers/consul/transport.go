@@ -21,8 +21,8 @@ const (
 	noTenant = "pgsteer-without-tenant"
 )
 
-// guard removes the placeholders. A community Consul answers 400 to any
-// namespace, so there is no harmless value to send instead.
+// guard removes the placeholders. A Consul that is no Enterprise answers 400 to
+// any namespace, so there is no harmless value to send instead.
 type guard struct{ next http.RoundTripper }
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -31,8 +31,11 @@ func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Del("X-Consul-Token")
 	}
 	q := req.URL.Query()
-	q.Del("ns")
-	q.Del("partition")
+	for _, key := range []string{"ns", "partition"} {
+		if q.Get(key) == noTenant {
+			q.Del(key)
+		}
+	}
 	req.URL.RawQuery = q.Encode()
 	return g.next.RoundTrip(req)
 }
@@ -114,8 +117,9 @@ func (t *transport) build() (*http.Transport, error) {
 	tr := &http.Transport{
 		DialContext: d.DialContext, TLSHandshakeTimeout: dialTimeout,
 		// Each blocking query occupies one connection; the reads between them
-		// should find an idle one.
-		MaxIdleConns: 200, MaxIdleConnsPerHost: 200, IdleConnTimeout: 90 * time.Second,
+		// should find an idle one. Consul refuses the 201st connection of a host,
+		// and others on this one need some too, so a read rather waits for its turn.
+		MaxConnsPerHost: maxConns, MaxIdleConns: maxConns, MaxIdleConnsPerHost: maxConns, IdleConnTimeout: 90 * time.Second,
 	}
 	if t.ep.socket != "" {
 		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -162,7 +162,7 @@ func (w *Watch[T]) put(ctx context.Context, mode Consistency, index uint64) (ans
 	}
 	// Index 0 is a fault of Consul that has happened; 1 is always safe to wait on.
 	a := answer[T]{value: value, empty: w.o.Empty(value), index: max(meta.LastIndex, 1)}
-	if t := judgeMeta(meta, q, a.empty); t != nil {
+	if t := w.o.Client.judgeMeta(meta, a.empty); t != nil {
 		return a, t
 	}
 	a.doubt = judgeAge(meta, w.o.MaxLastContact)

@@ -39,6 +39,9 @@ type WatchOptions[T any] struct {
 	Deliver func(Result[T])
 	// Wait is how long Consul may hold a query; zero: 30 s. Consul's limit is 10 min.
 	Wait time.Duration
+	// Poll returns how long to pause between questions that do not block, or 0 for
+	// one that blocks; nil: every question blocks.
+	Poll func() time.Duration
 	// CrossCheckEvery is how often the question is asked without blocking, to
 	// find an answer that a streamed view missed; zero: 5 min.
 	CrossCheckEvery time.Duration
@@ -151,7 +154,27 @@ func (w *Watch[T]) Run(ctx context.Context) {
 			})
 		default:
 			w.mended()
+			w.idle(ctx)
 		}
+	}
+}
+
+// idle pauses before a question that shall not block.
+func (w *Watch[T]) idle(ctx context.Context) {
+	if w.o.Poll == nil {
+		return
+	}
+	d := w.o.Poll()
+	if d <= 0 {
+		return
+	}
+	w.index = 0
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-w.wake.C():
+	case <-timer.C:
 	}
 }
 

@@ -19,8 +19,8 @@ type Fault struct {
 	LastContact time.Duration // X-Consul-LastContact
 	Filtered    bool          // the answer was filtered by ACLs
 	DefaultDeny bool          // X-Consul-Default-ACL-Policy: deny
-	Empty       bool          // 404, whatever the store holds
-	Pairs       []Pair        // the answer's contents; nil: those of the store
+	Empty       bool          // nothing is found, whatever there is
+	Pairs       []Pair        // what is found of the store; nil: what it holds
 }
 
 // Script sets what happens to each request from now on; nil: nothing. It is
@@ -36,6 +36,15 @@ func (a *Agent) RequireToken(token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.token = token
+}
+
+// Hide leaves keys with these prefixes, and services of these names, out of every
+// answer, as for a token that may not read them. No argument: nothing is hidden.
+func (a *Agent) Hide(prefixes ...string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.hidden = prefixes
+	a.broadcast()
 }
 
 // Freeze stops the agent as SIGSTOP does: requests arrive and get no byte, and

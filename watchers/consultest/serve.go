@@ -79,8 +79,13 @@ func (a *Agent) RoundTrip(req *http.Request) (*http.Response, error) {
 	if f.Status != 0 {
 		return respond(req, f.Status, []byte(f.Text), http.Header{}), nil
 	}
-	if r.Method == http.MethodGet && strings.HasPrefix(r.Path, "/kv/") {
-		return a.read(req, r, f)
+	switch service, ok := strings.CutPrefix(r.Path, "/catalog/service/"); {
+	case ok:
+		return a.read(req, question{r, f, func() find { return a.lookupService(service, f) }})
+	case r.Method == http.MethodGet && strings.HasPrefix(r.Path, "/kv/"):
+		return a.read(req, question{r, f, func() find { return a.lookupKeys(r, f) }})
+	case r.Path == "/txn":
+		return a.txn(req, r, f)
 	}
 	return a.command(req, r), nil
 }
@@ -145,37 +150,47 @@ func (a *Agent) thawed(ctx context.Context) error {
 }
 
 func (a *Agent) reset(ctx context.Context, after time.Duration) error {
-	t := time.NewTimer(after)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return errReset()
+	if err := later(ctx, after); err != nil {
+		return err
 	}
+	return errReset()
 }
 
 func errReset() error {
 	return &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 }
 
-// read answers a read of the store: at once, or when the index has passed the
-// asked one, or when the wait and its addition of a sixteenth are over. A single
-// key that was missing and still is does not end a wait that has begun.
-func (a *Agent) read(req *http.Request, r Request, f Fault) (*http.Response, error) {
-	timer := time.NewTimer(holdFor(r, f))
+// question is a read that may block.
+type question struct {
+	r    Request
+	f    Fault
+	look func() find // needs Agent.mu
+}
+
+// find is what there is at one moment.
+type find struct {
+	body     any // nil: nothing, which is a 404
+	index    uint64
+	missing  bool // a single key that does not exist
+	filtered bool
+}
+
+// read answers a read: at once, or when the index has passed the asked one, or
+// when the wait and its addition of a sixteenth are over. A single key that was
+// missing and still is does not end a wait that has begun.
+func (a *Agent) read(req *http.Request, q question) (*http.Response, error) {
+	timer := time.NewTimer(holdFor(q.r, q.f))
 	defer timer.Stop()
 	wasMissing := false
 	for over := false; ; {
 		a.mu.Lock()
-		found, index := a.lookup(r.Key, r.Recurse)
+		found := q.look()
 		changed, down := a.changed, a.down
 		a.mu.Unlock()
-		missing := len(found) == 0 && !r.Recurse
-		if over || r.Index == 0 || f.NoBlock || index > r.Index && (!missing || !wasMissing) {
-			return a.answer(req, r, f, found, index)
+		if over || q.r.Index == 0 || q.f.NoBlock || found.index > q.r.Index && (!found.missing || !wasMissing) {
+			return a.answer(req, q, found)
 		}
-		wasMissing = missing
+		wasMissing = found.missing
 		select {
 		case <-req.Context().Done():
 			return nil, req.Context().Err()
@@ -200,29 +215,35 @@ func holdFor(r Request, f Fault) time.Duration {
 	return wait + wait/16 + f.Delay
 }
 
-func (a *Agent) answer(req *http.Request, r Request, f Fault, found []Pair, index uint64) (*http.Response, error) {
-	if f.Delay > 0 && r.Index == 0 {
-		t := time.NewTimer(f.Delay)
-		defer t.Stop()
-		select {
-		case <-req.Context().Done():
-			return nil, req.Context().Err()
-		case <-t.C:
+func (a *Agent) answer(req *http.Request, q question, found find) (*http.Response, error) {
+	if q.r.Index == 0 {
+		if err := later(req.Context(), q.f.Delay); err != nil {
+			return nil, err
 		}
 	}
-	if f.Pairs != nil {
-		found = f.Pairs
-	}
-	if f.Empty {
-		found = nil
-	}
 	status, body := http.StatusOK, []byte(nil)
-	if len(found) == 0 {
+	if found.body == nil {
 		status = http.StatusNotFound
 	} else {
-		body = mustJSON(found)
+		body = mustJSON(found.body)
 	}
-	return respond(req, status, body, a.headers(f, index)), nil
+	q.f.Filtered = q.f.Filtered || found.filtered
+	return respond(req, status, body, a.headers(q.f, found.index)), nil
+}
+
+// later waits for d, unless ctx ends before.
+func later(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
 }
 
 func (a *Agent) headers(f Fault, index uint64) http.Header {

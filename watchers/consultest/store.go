@@ -3,7 +3,7 @@ package consultest
 import (
 	"bytes"
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -22,6 +22,7 @@ type Agent struct {
 	mu       sync.Mutex // guards everything below
 	index    uint64     // of the last write
 	pairs    map[string]Pair
+	order    []string          // the keys, sorted
 	graves   map[string]uint64 // deleted key -> index of its deletion
 	sessions map[string]Session
 	serial   int
@@ -30,8 +31,12 @@ type Agent struct {
 	down     chan struct{} // closed while the agent is down
 	isDown   bool
 	token    string
+	hidden   []string // prefixes of keys and names of services that no token may read
 	script   func(Request) Fault
 	requests []Request
+
+	services map[serviceID]Service
+	catalog  catalogIndexes
 }
 
 // Session is what a client holds keys with.
@@ -48,6 +53,7 @@ func New() *Agent {
 	return &Agent{
 		index: 10, pairs: map[string]Pair{}, graves: map[string]uint64{}, sessions: map[string]Session{},
 		changed: make(chan struct{}), down: make(chan struct{}),
+		services: map[serviceID]Service{}, catalog: catalogIndexes{of: map[string]uint64{}},
 	}
 }
 
@@ -106,6 +112,13 @@ func (a *Agent) Get(key string) (Pair, bool) {
 	return p, ok
 }
 
+// Pairs returns all keys.
+func (a *Agent) Pairs() []Pair {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.list("")
+}
+
 // Index returns the index of the last write.
 func (a *Agent) Index() uint64 {
 	a.mu.Lock()
@@ -147,6 +160,8 @@ func (a *Agent) write(key string, value []byte, session string) {
 	a.index++
 	if !ok {
 		p = Pair{Key: key, CreateIndex: a.index}
+		at, _ := slices.BinarySearch(a.order, key)
+		a.order = slices.Insert(a.order, at, key)
 	}
 	if session != "" && p.Session != session {
 		p.LockIndex++
@@ -179,6 +194,8 @@ func (a *Agent) remove(key string) {
 	}
 	a.index++
 	delete(a.pairs, key)
+	at, _ := slices.BinarySearch(a.order, key)
+	a.order = slices.Delete(a.order, at, at+1)
 	a.graves[key] = a.index
 	a.broadcast()
 }
@@ -212,12 +229,9 @@ func (a *Agent) newSession(s Session) Session {
 
 func (a *Agent) list(prefix string) []Pair {
 	var out []Pair
-	for k, p := range a.pairs {
-		if strings.HasPrefix(k, prefix) {
-			out = append(out, p)
-		}
+	for at, _ := slices.BinarySearch(a.order, prefix); at < len(a.order) && strings.HasPrefix(a.order[at], prefix); at++ {
+		out = append(out, a.pairs[a.order[at]])
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Key < out[j].Key })
 	return out
 }
 
@@ -245,4 +259,28 @@ func (a *Agent) lookup(key string, recurse bool) ([]Pair, uint64) {
 		index = max(a.index, 1)
 	}
 	return found, index
+}
+
+// lookupKeys is lookup with what a fault makes of it and without hidden keys.
+func (a *Agent) lookupKeys(r Request, f Fault) find {
+	pairs, index := a.lookup(r.Key, r.Recurse)
+	found := find{index: index, missing: len(pairs) == 0 && !r.Recurse}
+	pairs, found.filtered = a.shown(pairs)
+	if f.Pairs != nil {
+		pairs = f.Pairs
+	}
+	if len(pairs) > 0 && !f.Empty {
+		found.body = pairs
+	}
+	return found
+}
+
+// shown leaves out what is hidden, and tells whether there was any.
+func (a *Agent) shown(pairs []Pair) (rest []Pair, filtered bool) {
+	rest = slices.DeleteFunc(pairs, func(p Pair) bool { return a.hides(p.Key) })
+	return rest, len(rest) < len(pairs)
+}
+
+func (a *Agent) hides(name string) bool {
+	return slices.ContainsFunc(a.hidden, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

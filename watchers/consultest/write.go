@@ -2,10 +2,14 @@ package consultest
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
 )
+
+// errUnserved says that a request is beyond this fake.
+var errUnserved = errors.New("consultest serves transactions of get-tree only")
 
 // command serves everything but reads of the store: PUT and DELETE of keys with
 // acquire, release and cas, and the life of sessions.
@@ -21,6 +25,8 @@ func (a *Agent) command(req *http.Request, r Request) *http.Response {
 		return a.createSession(req, r)
 	case r.Method == http.MethodPut && strings.HasPrefix(r.Path, "/session/"):
 		return a.touchSession(req, strings.TrimPrefix(r.Path, "/session/"))
+	case r.Path == "/catalog/register" || r.Path == "/catalog/deregister":
+		return a.catalogCommand(req, r)
 	case r.Path == "/status/leader":
 		return a.ok(req, "127.0.0.1:8300")
 	}

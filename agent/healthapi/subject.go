@@ -1,0 +1,196 @@
+package healthapi
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// CodeUnknown is the reason's code for a cluster, pool or node that nobody knows.
+// It is not a reason of a decision, so topology.Codes does not list it.
+const CodeUnknown topology.Code = "unknown"
+
+// subject is a node as one request sees it.
+type subject struct {
+	ref      NodeRef
+	settings *Settings
+	query    query
+	view     *topology.View
+	snapshot *topology.Snapshot      // nil while nothing may be believed
+	pools    []topology.PoolVerdicts // also of a view past its end, for their names
+	facts    topology.NodeFacts
+	cluster  *topology.Facts // never nil
+	node     topology.Node
+	known    bool // the snapshot lists the node
+	now      topology.Clock
+
+	// until is the moment after which time alone may change the answer, zero when
+	// it rests on more than the view.
+	until topology.Mono
+}
+
+// look collects what is known of a node now.
+func (s *Server) look(ref NodeRef, set *Settings) *subject {
+	v := s.opts.Views.Get(ref.Cluster)
+	sub := &subject{ref: ref, settings: set, view: v, now: s.opts.Now(), cluster: &topology.Facts{}}
+	if v != nil && v.Snapshot != nil {
+		sub.pools = v.Snapshot.Pools
+	}
+	if !v.Valid(sub.now.Mono) {
+		return sub
+	}
+	sub.until = v.ValidUntil
+	sub.snapshot = v.Snapshot
+	sub.node, sub.known = v.Snapshot.Node(ref.Node)
+	if v.Facts != nil {
+		sub.cluster = v.Facts
+		sub.facts = v.Facts.Nodes[ref.Node]
+	}
+	return sub
+}
+
+func (sub *subject) strict() bool { return sub.settings.Compat == Strict }
+
+// old: the answers are those of Patroni 3.
+func (sub *subject) old() bool { return sub.settings.Compat == Patroni3 }
+
+// within reports whether no more than d has passed since a moment.
+func (sub *subject) within(at topology.Mono, d time.Duration) bool {
+	end := at.Add(d)
+	if at == 0 || sub.now.Mono > end {
+		return false
+	}
+	sub.until = min(sub.until, end)
+	return true
+}
+
+// decided reports whether there is evidence to judge the node by.
+func (sub *subject) decided() bool {
+	return sub.snapshot != nil && sub.facts.AnsweredAt != 0
+}
+
+// absent reports whether the cluster's complete snapshot does not list the node.
+func (sub *subject) absent() (answer, bool) {
+	if sub.snapshot == nil || sub.known || !sub.snapshot.Complete {
+		return answer{}, false
+	}
+	return no(CodeUnknown, fmt.Sprintf("cluster %s has no node %s", sub.ref.Cluster, sub.ref.Node)), true
+}
+
+// authority is the last picture of the authority. One without any word stands for
+// a cluster that has none, or whose has not been heard yet.
+func (sub *subject) authority() topology.Authority {
+	if sub.snapshot == nil || sub.snapshot.Authority.Kind == topology.AuthorityNone || sub.cluster.Authority == nil {
+		return topology.Authority{}
+	}
+	return *sub.cluster.Authority
+}
+
+// unheard: there is an authority, and no word of it.
+func (sub *subject) unheard() bool {
+	return sub.snapshot == nil || sub.snapshot.Authority.State == topology.AuthorityStateUnknown
+}
+
+// leads reports whether the authority named the node last.
+func (sub *subject) leads() bool {
+	return sub.snapshot != nil && sub.snapshot.Authority.Leader != "" && sub.snapshot.Authority.Leader == sub.ref.Node
+}
+
+// standbyLeader reports whether the node was named last in a cluster that
+// replicates from another.
+func (sub *subject) standbyLeader() bool { return sub.leads() && sub.authority().StandbyCluster }
+
+// writer is the node that takes writes, nil while there is none.
+func (sub *subject) writer() *topology.NodeFacts {
+	if sub.snapshot == nil || sub.snapshot.Writer == "" {
+		return nil
+	}
+	f, ok := sub.cluster.Nodes[sub.snapshot.Writer]
+	if !ok {
+		return nil
+	}
+	return &f
+}
+
+// authoritySeen is when an authority answered last, zero for never.
+func (sub *subject) authoritySeen() topology.Mono {
+	var at topology.Mono
+	for _, src := range sub.cluster.Sources {
+		switch src.Source.Kind {
+		case topology.SourcePostgres, topology.SourceFile, topology.SourceLocal:
+		default:
+			at = max(at, src.OKAt)
+		}
+	}
+	return at
+}
+
+// part is a standby's part in commits: RoleSync, RoleQuorum or RoleAsync. Where
+// both the authority's word and the writer's own view are known, they must agree:
+// a standby that the authority lists may still be catching up.
+func (s *Server) part(sub *subject) topology.Role {
+	said, seen := sub.partSaid(), s.partSeen(sub)
+	switch {
+	case sub.old() && said == topology.RoleQuorum: // which it does not know
+		return topology.RoleAsync
+	case said == topology.RoleAny:
+		said = seen
+	case seen == topology.RoleAny || !sub.strict(): // Patroni asks its own key alone
+		seen = said
+	}
+	if said != seen || said == topology.RoleAny {
+		return topology.RoleAsync
+	}
+	return said
+}
+
+// partSaid is the authority's word, RoleAny when it keeps none.
+func (sub *subject) partSaid() topology.Role {
+	a := sub.authority()
+	switch {
+	case a.SyncMode == "":
+		return topology.RoleAny
+	case !slices.Contains(a.SyncStandbys, sub.ref.Node):
+		return topology.RoleAsync
+	case a.SyncMode == "quorum":
+		return topology.RoleQuorum
+	}
+	return topology.RoleSync
+}
+
+// partSeen is the writer's view, RoleAny while it has no fresh one. It knows
+// standbys by their application_name, which Patroni sets to the member's name.
+func (s *Server) partSeen(sub *subject) topology.Role {
+	w := sub.writer()
+	if w == nil || w.Probe == nil || !sub.within(w.AnsweredAt, s.opts.AnsweredWithin) {
+		return topology.RoleAny
+	}
+	for _, st := range w.Probe.Standbys {
+		switch {
+		case st.Name != sub.ref.Node || st.State != "streaming":
+		case st.SyncState == "sync":
+			return topology.RoleSync
+		case st.SyncState == "quorum":
+			return topology.RoleQuorum
+		}
+	}
+	return topology.RoleAsync
+}
+
+// replicationState is Patroni's word for how a standby gets its WAL, "" when it
+// gets none, or when that cannot be seen.
+func (sub *subject) replicationState() string {
+	const archive = "in archive recovery"
+	p := sub.facts.Probe
+	switch {
+	case p == nil || sub.facts.InRecovery != topology.Yes:
+		return ""
+	case p.Receiver.Streaming == topology.Yes:
+		return "streaming"
+	case sub.node.Tags[topology.TagSource] == "archive", sub.facts.Member != nil && sub.facts.Member.State == archive:
+		return archive
+	}
+	return ""
+}

@@ -1,0 +1,231 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// limits are values of lag= as Patroni's parser takes them, or does not.
+var limits = []string{
+	"0", "1", "10MB", "10 MB", " 10MB", "1TB", "010", "0x6e", "1.1e2", "0.1kB", "1.0005MB", "-1", "00", "99999999999999999999999", "",
+	"1M", "1mb", "1KB", "1k", "1PB", "abc", "nan", "inf", "1MBx", "09",
+}
+
+// tagQueries are choices by tags, of which n2 has some.
+var tagQueries = []string{
+	"tag_zone=b", "tag_zone=B", "tag_zone=", "tag_weight=10", "tag_weight=10.0", "tag_ratio=1.4", "tag_fast=true", "tag_fast=True",
+	"tag_slow=false", "tag_missing=x", "tag_noloadbalance=false", "tag_zone=b&tag_weight=10", "tag_zone=b&tag_weight=11", "TAG_zone=z",
+	"tag_zone=b&tag_zone=c", "unknown=1", "LAG=abc", "lag=10MB&lag=abc", "mode=write&lag=0", "mode=other&lag=0", "lag",
+}
+
+// paths are misspelt, or longer or shorter than Patroni's own.
+var paths = []string{
+	"/replica/", "/replicas", "/primary/foo", "/xprimaryx", "/healthz", "/unhealthy", "/cluster_health", "/sync/", "/async/", "/quorum/",
+	"/read-only-sync/", "/Primary", "/%70rimary", "//primary", "/replica-leader", "/nonsense", "/patroni/x", "/liveness/x", "/livenessx",
+	"/patronix", "/metrics/x", "/primary;x", "/primary?", "/?", "/read-only-replica", "/standby_leader/x",
+}
+
+// raws are requests that are no plain ones.
+var raws = map[string]string{
+	"absolute form":             "GET http://node/primary HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n",
+	"OPTIONS *":                 "OPTIONS * HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n",
+	"HAProxy's plain httpchk":   "OPTIONS / HTTP/1.0\r\n\r\n",
+	"HTTP/1.0 without Host":     "GET /replica HTTP/1.0\r\n\r\n",
+	"HEAD of HTTP/1.0":          "HEAD /primary HTTP/1.0\r\n\r\n",
+	"HTTP/1.1, close":           "GET /primary HTTP/1.1\r\nHost: node:8008\r\nConnection: close\r\nUser-Agent: check/1.0\r\nAccept: */*\r\n\r\n",
+	"POST":                      "POST /primary HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+	"PUT":                       "PUT /primary HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+	"PATCH":                     "PATCH /primary HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+	"DELETE":                    "DELETE /primary HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n",
+	"another version of HTTP":   "GET /primary HTTP/2.0\r\nHost: node\r\n\r\n",
+	"a line that is no request": "hello\r\n\r\n",
+	"a fragment":                "GET /primary#top HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n",
+}
+
+// wordedRaw are the rows of the manual that say in words how these are answered.
+var wordedRaw = map[string][]string{
+	"another version of HTTP":   {"errors"},
+	"a line that is no request": {"errors"},
+}
+
+// variants asks the leader and a replica in other ways than plain ones.
+func (d *diffRig) variants() {
+	d.step("request variants", func() {
+		var all []question
+		for _, at := range []question{{ref: "main/n1", row: "M1"}, {ref: "main/n2", row: "M5"}} {
+			for _, p := range []string{"/replica", "/async", "/read-only", "/readiness", "/primary", "/health"} {
+				for _, limit := range limits {
+					all = append(all, at.get(p+"?lag="+url.QueryEscape(limit)))
+				}
+				for _, q := range tagQueries {
+					all = append(all, at.get(p+"?"+q))
+				}
+				for _, s := range []string{"streaming", "in%20archive%20recovery", "in+archive+recovery", ""} {
+					all = append(all, at.get(p+"?replication_state="+s))
+				}
+			}
+		}
+		d.compare("request variants", all)
+	})
+	for ref, row := range map[string]string{"main/n1": "M1", "main/n2": "M5"} {
+		d.step("forms of requests to "+ref, func() {
+			d.local(ref)
+			var all []question
+			for _, p := range paths {
+				for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodOptions} {
+					all = append(all, question{ref: ref, row: row, method: m, target: p, topic: m + " " + p, short: true})
+				}
+			}
+			for name, raw := range raws {
+				m, rest, _ := strings.Cut(raw, " ")
+				target, _, _ := strings.Cut(rest, " ")
+				all = append(all, question{ref: ref, row: row, method: m, target: target, raw: raw, topic: name, short: true, known: wordedRaw[name]})
+			}
+			d.compare("forms of requests", all)
+		})
+	}
+	d.step("the local node again", func() { d.local(local) })
+}
+
+// get is the same question with a target.
+func (q question) get(target string) question {
+	q.method, q.target, q.topic = http.MethodGet, target, "GET "+target
+	return q
+}
+
+// lagVariants asks with limits around the lag that n2 has, to the byte.
+func (d *diffRig) lagVariants() {
+	d.step("lag to the byte", func() {
+		var lag int64
+		d.until("the leader to have written down its last position", func() bool {
+			lag = d.lag()
+			return lag > 1<<20
+		})
+		at := question{ref: "main/n2", row: "M5-behind"}
+		var all []question
+		for _, limit := range []int64{lag - 1, lag, lag + 1} {
+			for _, p := range []string{"/replica", "/async", "/read-only", "/readiness", "/sync"} {
+				all = append(all, at.get(p+"?lag="+strconv.FormatInt(limit, 10)))
+			}
+		}
+		d.t.Logf("n2 lags by %d bytes", lag)
+		d.compare("lag to the byte", all)
+		if again := d.lag(); again != lag {
+			d.t.Logf("the lag was %d and is %d: the leader wrote meanwhile", lag, again)
+		}
+	})
+}
+
+// lag is how far n2 is behind, as Patroni counts, or 0 while the leader's position
+// in Consul is not yet its last one.
+func (d *diffRig) lag() int64 {
+	v, err := d.consul.Get(d.t.Context(), key("status"))
+	var s struct{ Optime int64 }
+	if err != nil || json.Unmarshal([]byte(v), &s) != nil {
+		return 0
+	}
+	now, err := strconv.ParseInt(d.text("main/n1", "SELECT (pg_current_wal_lsn() - '0/0')::text"), 10, 64)
+	if err != nil || now != s.Optime {
+		d.exec("main/n1", "SELECT pg_current_xact_id()") // its commit writes out what lies in memory
+		return 0
+	}
+	at, err := strconv.ParseInt(d.text("main/n2", "SELECT (pg_last_wal_replay_lsn() - '0/0')::text"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return now - at
+}
+
+// moment is what everybody said of the way from one leader to another.
+type moment struct {
+	at       time.Time
+	writable bool
+	old, new map[string]bool // who says that it is the primary
+}
+
+// switchover moves the leader and looks at every moment of it: settled states are
+// compared exactly, this one by bounds.
+func (d *diffRig) switchover(from, to string) {
+	d.step(fmt.Sprintf("switchover %s to %s", from, to), func() {
+		_, name, _ := strings.Cut(to, "/")
+		done := make(chan error, 1)
+		go func() { done <- d.main.Switchover(d.whole.Context(), name) }()
+		var seen []moment
+		for end := time.Now().Add(patience); ; {
+			m := d.moment(from, to)
+			seen = append(seen, m)
+			if m.new[strict] && m.new[compat] && m.new["patroni"] || time.Now().After(end) {
+				break
+			}
+		}
+		d.do(<-done)
+		d.bounds(seen)
+	})
+}
+
+// moment asks for the new leader first: what it is told must hold when the other
+// questions are asked.
+func (d *diffRig) moment(from, to string) moment {
+	m := moment{at: time.Now(), old: map[string]bool{}, new: map[string]bool{}}
+	primary := func(ref, who string) bool {
+		addr, q := d.node(ref).RESTAddr(), question{ref: ref, target: "/primary"}
+		if r := d.agents[who]; r != nil {
+			addr, q.target = r.health, q.longPath()
+		}
+		return tell(addr, plain(http.MethodGet, q.target), time.Second).status == http.StatusOK
+	}
+	for _, who := range []string{strict, compat, "patroni"} {
+		m.new[who] = primary(to, who)
+		m.old[who] = primary(from, who)
+	}
+	m.writable = d.text(to, "SELECT (NOT pg_is_in_recovery())::text") == "true"
+	return m
+}
+
+// bounds holds a switchover against what must be: never two primaries and never
+// one before it takes writes, out no later than Patroni, in soon after it.
+func (d *diffRig) bounds(seen []moment) {
+	d.t.Helper()
+	when := func(of func(moment) bool, last bool) time.Time {
+		all := slices.Clone(seen)
+		if last {
+			slices.Reverse(all)
+		}
+		for _, m := range all {
+			if of(m) {
+				return m.at
+			}
+		}
+		return time.Time{}
+	}
+	for _, m := range seen {
+		if m.new[strict] && (m.old[strict] || !m.writable) {
+			d.t.Errorf("strict at %s: the new leader is primary, so is the old: %t, the new one takes writes: %t", m.at, m.old[strict], m.writable)
+		}
+	}
+	out, in := map[string]time.Time{}, map[string]time.Time{}
+	for _, who := range []string{strict, compat, "patroni"} {
+		out[who] = when(func(m moment) bool { return m.old[who] }, true)
+		in[who] = when(func(m moment) bool { return m.new[who] }, false)
+		d.t.Logf("%s: out %s, in %s after the first question", who, out[who].Sub(seen[0].at), in[who].Sub(seen[0].at))
+	}
+	const slack = time.Second // of asking in turn on a busy machine
+	if late := out[strict].Sub(out["patroni"]); late > slack {
+		d.t.Errorf("strict: the old leader is out %s after Patroni says so", late)
+	}
+	if late := out[compat].Sub(out["patroni"]); late > slack {
+		d.t.Errorf("compat: the old leader is out %s after Patroni says so", late)
+	}
+	writable := when(func(m moment) bool { return m.writable }, false)
+	for _, mode := range []string{strict, compat} {
+		if late := in[mode].Sub(writable); in[mode].IsZero() || late > 3*time.Second {
+			d.t.Errorf("%s: the new leader is in %s after it takes writes", mode, late)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package consul
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pgsteer/pgsteer/internal/lab"
+	"github.com/pgsteer/pgsteer/internal/lab/labtest"
+)
+
+// BenchmarkConsulRequests counts what 1,000 quiet clusters ask Consul for, over
+// whole periods of ten seconds: design.md wants at most 20 requests a second.
+func BenchmarkConsulRequests(b *testing.B) {
+	const n = 1000
+	b.Run("fake", func(b *testing.B) {
+		r := newFleetRig(b, n, ClientOptions{})
+		defer r.end()
+		countRequests(b, r, func() float64 { return float64(r.mark()) })
+	})
+	b.Run("consul", func(b *testing.B) {
+		l := labtest.ForTest(b, lab.NeedConsul)
+		server, err := l.Consul(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		putScopes(b, server, n)
+		g := newGate(b, server)
+		r := fleetOn(b, ClientOptions{Address: g.srv.URL}, n)
+		defer r.end()
+		countRequests(b, r, func() (sum float64) {
+			_, requests := g.counts()
+			for _, k := range requests {
+				sum += float64(k)
+			}
+			return sum
+		})
+		most, _ := g.counts()
+		b.ReportMetric(float64(most), "connections")
+	})
+}
+
+func countRequests(b *testing.B, r *fleetRig, total func() float64) {
+	b.Helper()
+	r.untilAll(30*time.Second, "all are known", map[string]int{"a": len(r.ships)})
+	wait := func() { passed(b.Context(), defaultReadEvery) }
+	wait() // the first reads are not those of a quiet fleet
+	before, began := total(), time.Now()
+	for b.Loop() {
+		wait()
+	}
+	b.ReportMetric((total()-before)/time.Since(began).Seconds(), "requests/s")
+	b.ReportMetric(0, "ns/op") // it is the length of a period
+	if w := r.words(); w["a"] != len(r.ships) {
+		b.Errorf("in the end the watchers told %v", w)
+	}
+}

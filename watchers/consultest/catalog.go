@@ -1,0 +1,143 @@
+package consultest
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// Service is one instance of a service in the catalog, as Consul's API writes it.
+type Service struct {
+	Node           string
+	Address        string // of the node
+	ServiceID      string
+	ServiceName    string
+	ServiceTags    []string
+	ServiceAddress string // empty: the node's counts
+	ServicePort    int
+	ServiceMeta    map[string]string
+
+	CreateIndex, ModifyIndex uint64
+}
+
+// serviceID is what identifies an instance.
+type serviceID struct{ node, id string }
+
+// catalogIndexes are those of the catalog, which writes of keys do not move.
+type catalogIndexes struct {
+	last    uint64            // of the last write
+	extinct uint64            // when the last instance of any service went
+	of      map[string]uint64 // of the last write of a service
+}
+
+// Register puts instances into the catalog, or changes them. ServiceID is the
+// name unless it is set.
+func (a *Agent) Register(services ...Service) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range services {
+		a.register(s)
+	}
+}
+
+// Deregister takes an instance out of the catalog; an empty id means all of the node.
+func (a *Agent) Deregister(node, id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.deregister(node, id)
+}
+
+// The functions below need a.mu.
+
+func (a *Agent) register(s Service) {
+	if s.ServiceID == "" {
+		s.ServiceID = s.ServiceName
+	}
+	id := serviceID{s.Node, s.ServiceID}
+	old, ok := a.services[id]
+	s.CreateIndex, s.ModifyIndex = old.CreateIndex, old.ModifyIndex
+	if ok && string(mustJSON(s)) == string(mustJSON(old)) {
+		return
+	}
+	a.index++
+	if s.ModifyIndex = a.index; !ok {
+		s.CreateIndex = a.index
+	}
+	a.services[id] = s
+	a.catalog.last, a.catalog.of[s.ServiceName] = a.index, a.index
+	a.broadcast()
+}
+
+func (a *Agent) deregister(node, id string) {
+	a.index++
+	for key, s := range a.services {
+		if key.node != node || id != "" && key.id != id {
+			continue
+		}
+		delete(a.services, key)
+		a.catalog.last, a.catalog.of[s.ServiceName] = a.index, a.index
+		if len(a.instances(s.ServiceName)) == 0 {
+			a.catalog.extinct = a.index
+			delete(a.catalog.of, s.ServiceName)
+		}
+	}
+	a.broadcast()
+}
+
+func (a *Agent) instances(name string) []Service {
+	out := []Service{}
+	for _, s := range a.services {
+		if s.ServiceName == name {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(x, y Service) int {
+		return strings.Compare(x.Node+"\x00"+x.ServiceID, y.Node+"\x00"+y.ServiceID)
+	})
+	return out
+}
+
+// lookupService returns the instances of a service. Of one that has none, the
+// index is that of the last service that vanished, else of the whole catalog.
+func (a *Agent) lookupService(name string, f Fault) find {
+	all := a.instances(name)
+	index := a.catalog.of[name]
+	if len(all) == 0 {
+		index = max(a.catalog.extinct, 1)
+		if a.catalog.extinct == 0 {
+			index = max(a.catalog.last, 1)
+		}
+	}
+	hidden := a.hides(name)
+	if hidden || f.Empty {
+		return find{body: []Service{}, index: index, filtered: hidden && len(all) > 0}
+	}
+	return find{body: all, index: index}
+}
+
+// catalogCommand serves the requests that register and deregister.
+func (a *Agent) catalogCommand(req *http.Request, r Request) *http.Response {
+	var c struct {
+		Node, Address, ServiceID string
+		Service                  *struct {
+			ID, Service, Address string
+			Tags                 []string
+			Meta                 map[string]string
+			Port                 int
+		}
+	}
+	if err := json.Unmarshal(r.Body, &c); err != nil {
+		return respond(req, http.StatusBadRequest, []byte("Request decode failed: "+err.Error()), http.Header{})
+	}
+	switch s := c.Service; {
+	case r.Path == "/catalog/deregister":
+		a.deregister(c.Node, c.ServiceID)
+	case s != nil:
+		a.register(Service{
+			Node: c.Node, Address: c.Address, ServiceID: s.ID, ServiceName: s.Service, ServiceTags: s.Tags,
+			ServiceAddress: s.Address, ServicePort: s.Port, ServiceMeta: s.Meta,
+		})
+	}
+	return a.ok(req, true)
+}

@@ -1,0 +1,139 @@
+package patroni
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// trouble is why a question has no usable answer.
+type trouble struct {
+	class topology.FailureClass
+	hung  bool // the deadline passed, so the question may still occupy a thread there
+	err   error
+}
+
+func contentTrouble(err error) *trouble { return &trouble{class: topology.FailContent, err: err} }
+
+// judgeError sorts the error of a request.
+func judgeError(err error, after time.Duration) *trouble {
+	t := &trouble{class: topology.FailStore, err: err}
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		t.err = u.Err // without the address, which the text has already
+	}
+	if errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
+		return &trouble{class: topology.FailTimeout, hung: true, err: fmt.Errorf("no answer within %v", after)}
+	}
+	for _, row := range kinds() {
+		if row.is(err) {
+			t.class = row.class
+			break
+		}
+	}
+	return t
+}
+
+// kind is one row of the table of transport errors.
+type kind struct {
+	class topology.FailureClass
+	is    func(error) bool
+}
+
+func kinds() []kind {
+	oneOf := func(targets ...error) func(error) bool {
+		return func(err error) bool {
+			return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
+		}
+	}
+	return []kind{
+		{topology.FailName, isA[*net.DNSError]},
+		{topology.FailLocal, oneOf(syscall.EMFILE, syscall.ENFILE)},
+		{topology.FailTLS, isTLS},
+		{topology.FailRefused, oneOf(syscall.ECONNREFUSED)},
+		{topology.FailUnreachable, oneOf(syscall.EHOSTUNREACH, syscall.ENETUNREACH)},
+		{topology.FailReset, oneOf(syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF)},
+		{topology.FailContent, func(err error) bool { return strings.Contains(err.Error(), "malformed HTTP") }},
+	}
+}
+
+func isA[E error](err error) bool {
+	var e E
+	return errors.As(err, &e)
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout() && !isA[*net.DNSError](err)
+}
+
+func isTLS(err error) bool {
+	if op := (*net.OpError)(nil); errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") {
+		return true // the words of crypto/tls for an alert
+	}
+	return isA[*tls.CertificateVerificationError](err) || isA[tls.RecordHeaderError](err) || errors.Is(err, http.ErrSchemeMismatch)
+}
+
+// complaint is one endpoint's trouble, for the failure's text.
+type complaint struct {
+	who string // member and address
+	*trouble
+}
+
+// telling ranks classes by what they tell an operator, when members fail in
+// different ways.
+func telling(c topology.FailureClass) int {
+	order := []topology.FailureClass{
+		topology.FailLocal, topology.FailTLS, topology.FailDenied, topology.FailName, topology.FailContent,
+		topology.FailStore, topology.FailRefused, topology.FailReset, topology.FailUnreachable, topology.FailTimeout,
+	}
+	if i := slices.Index(order, c); i >= 0 {
+		return i
+	}
+	return len(order)
+}
+
+// failure words a round without a proof. Once a member has given its word, what
+// is missing is the proof, whatever else failed.
+func (e evidence) failure(cluster, why string) *topology.Failure {
+	f := &topology.Failure{Class: topology.FailStore}
+	parts := make([]string, 0, len(e.complaints)+1)
+	if why != "" {
+		parts = append(parts, why)
+	}
+	for _, c := range e.complaints {
+		parts = append(parts, fmt.Sprintf("%s: %v", c.who, c.err))
+	}
+	if len(e.words) == 0 && len(e.complaints) > 0 {
+		f.Class = slices.MinFunc(e.complaints, func(a, b complaint) int { return cmp.Compare(telling(a.class), telling(b.class)) }).class
+	}
+	f.Text = fmt.Sprintf("asking Patroni's members for the leader of %s: %s; asking again within 10 s", cluster, strings.Join(parts, "; "))
+	return f
+}
+
+// clip keeps the beginning of a foreign text on one line.
+func clip(s string) string {
+	const most = 160
+	out := make([]rune, 0, most)
+	for _, r := range s {
+		if len(out) == most {
+			return string(out) + "…"
+		}
+		if r < ' ' {
+			r = ' '
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
