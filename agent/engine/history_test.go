@@ -178,7 +178,7 @@ func TestModel(t *testing.T) {
 		}
 	}
 	t.Run("short", func(t *testing.T) {
-		atLeast(t, 250)
+		atLeast(t, 200)
 		rapid.Check(t, play(120))
 	})
 	t.Run("long", func(t *testing.T) {

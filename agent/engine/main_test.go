@@ -13,7 +13,7 @@ import (
 // the same each time. PGSTEER_HISTORIES=10000 asks for that many, of a seed that
 // is new each time and printed; -rapid.checks and -rapid.seed have the last word.
 const (
-	ordinaryHistories = "30"
+	ordinaryHistories = "25"
 	ordinarySeed      = "20261130"
 )
 

@@ -275,7 +275,7 @@ func (m *model) hush() {
 		switch {
 		case m.heard == 0:
 			return // the silence may as well be ours
-		case n.silent != 0 && from > n.silent:
+		case n.silent != 0 && from > n.silent && now.Sub(from) < m.w.p.SilentAfter:
 			n.silent, n.dead = 0, false
 		case n.silent == 0 && !m.isolated && now.Sub(word) >= patience:
 			n.silent = now

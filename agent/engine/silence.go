@@ -38,8 +38,8 @@ func (r *round) hear() {
 }
 
 // declareSilence marks nodes that have not answered for silent_after, and for
-// kill_after. Only an answer of the node, or a word of it from elsewhere, ends a
-// declared silence. As long as no node at all has been heard since the start,
+// kill_after. Only an answer of the node, or a fresh word of it from elsewhere,
+// ends a declared silence. As long as no node at all has been heard since the start,
 // the silence may as well be ours, and a start cuts nobody.
 func (r *round) declareSilence() {
 	if r.s.heardAt == 0 {
@@ -52,7 +52,7 @@ func (r *round) declareSilence() {
 			patience *= unasked
 		}
 		switch {
-		case n.silentAt != 0 && max(n.wordAt, n.heardAt) > n.silentAt:
+		case n.silentAt != 0 && max(n.wordAt, n.heardAt) > n.silentAt && !r.since(max(n.wordAt, n.heardAt), r.p.SilentAfter):
 			n.silentAt, n.killed = 0, false
 		case n.silentAt == 0 && r.since(word, patience):
 			n.silentAt = r.now.Mono

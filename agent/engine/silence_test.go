@@ -357,3 +357,22 @@ func TestLoginByName(t *testing.T) {
 	w.want("primary", "a=up/writer")
 	w.want("replica", "b=drain/silent c=up")
 }
+
+// TestOldWordEndsNoSilence: what others heard of a node a while ago does not let
+// new sessions in again, not even for a moment.
+func TestOldWordEndsNoSilence(t *testing.T) {
+	w := settled(t, patroni) // the standbys' last message is 20 s old, an idle link
+	w.fails("a", topology.FailTimeout)
+	w.run(5 * sec)
+	w.want("primary", "a=drain/silent")
+	w.onDecide = func(s *topology.Snapshot) {
+		if s.Writer != "" {
+			t.Fatalf("a is up again\n%s", show(s, w.now))
+		}
+	}
+	w.run(2 * time.Minute)
+	w.onDecide = nil
+	w.truth("b").Receiver.MessageAge = 100 * ms
+	w.run(sec)
+	w.want("primary", "a=up/link_cut")
+}
