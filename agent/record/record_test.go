@@ -176,19 +176,25 @@ var rounds = []struct {
 	{"only the beginning", nil, []simulate.Round{round(0)}, 0},
 	{"decisions without news", []tap.Line{decided(ms(5), "="), decided(ms(9), "=")}, []simulate.Round{round(ms(9))}, 0},
 	{
-		"two at once", []tap.Line{line(3), line(4), decided(ms(5), "="), line(6), decided(ms(7), "=")},
-		[]simulate.Round{round(ms(5), 3, 4), round(ms(7), 6), round(ms(7))}, 0,
+		"two at once",
+		[]tap.Line{line(3), line(4), decided(ms(5), "="), line(6), decided(ms(7), "=")},
+		[]simulate.Round{round(ms(5), 3, 4), round(ms(7), 6), round(ms(7))},
+		0,
 	},
 	{"what nobody decided on is left out", []tap.Line{line(3), decided(ms(5), "="), line(6)}, []simulate.Round{round(ms(5), 3), round(ms(5))}, 0},
 	{
-		"the agent stood still", []tap.Line{line(3), decided(ms(4), "="), decided(ms(900), "="), line(3500), decided(ms(3600), "=")},
-		[]simulate.Round{round(ms(4), 3), round(ms(900)), still(round(ms(3600), 3500)), round(ms(3600))}, 0,
+		"the agent stood still",
+		[]tap.Line{line(3), decided(ms(4), "="), decided(ms(900), "="), line(3500), decided(ms(3600), "=")},
+		[]simulate.Round{round(ms(4), 3), round(ms(900)), still(round(ms(3600), 3500)), round(ms(3600))},
+		0,
 	},
 	{
-		"decisions were lost", []tap.Line{
+		"decisions were lost",
+		[]tap.Line{
 			line(3), decided(ms(4), "="), {Kind: tap.KindLost, Lost: 5}, line(3500), decided(ms(3600), "="), {Kind: tap.KindLost, Lost: 2},
 		},
-		[]simulate.Round{round(ms(4), 3), round(ms(3600), 3500), round(ms(3600))}, 7,
+		[]simulate.Round{round(ms(4), 3), round(ms(3600), 3500), round(ms(3600))},
+		7,
 	},
 	{"kinds of some day", []tap.Line{{Kind: "news"}, {Kind: tap.KindObservation}, {Kind: tap.KindDecision}}, []simulate.Round{round(0)}, 0},
 }
