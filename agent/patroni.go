@@ -29,7 +29,7 @@ func patroniTLS(p config.Patroni, log *slog.Logger) (func(host string) *tls.Conf
 		if err != nil {
 			return nil, fmt.Errorf("cert_file of Patroni with key_file %s: %w", p.KeyFile, err)
 		}
-		own = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return r.get(), nil }
+		own = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return r.get(), nil } //nolint:unparam // as crypto/tls wants it
 	}
 	return func(host string) *tls.Config {
 		name := host

@@ -35,51 +35,54 @@ func gather(said map[string]string) evidence {
 	return e
 }
 
+type says = map[string]string
+
+var judgements = []struct {
+	name string
+	said says
+	want verdict // why is any text when there is one
+}{
+	{"the leader's own word", says{"a": "H", "b": "D", "c": "D"}, verdict{named, "a", topology.Yes, ""}},
+	{"the leader's own word and list", says{"a": "H:a", "b": "D", "c": "."}, verdict{named, "a", topology.Yes, ""}},
+	{"alone in a cluster of one", says{"a": "H:a"}, verdict{named, "a", topology.Yes, ""}},
+	{"its own word against one old list", says{"a": "H:a", "b": "D:b", "c": "D"}, verdict{named, "a", topology.Yes, ""}},
+	{"its own list speaks against it", says{"a": "H:.", "b": "D", "c": "D"}, verdict{why: "x"}},
+	{"its own list names another", says{"a": "H:b", "b": "D", "c": "D"}, verdict{why: "x"}},
+	{"most lists, though its own is old", says{"a": "H:.", "b": "D:a", "c": "D:a"}, verdict{named, "a", topology.Yes, ""}},
+	{"most lists name another than who says so", says{"a": "H", "b": "D:b", "c": "D:b"}, verdict{why: "x"}},
+	{"two say so", says{"a": "H", "b": "H", "c": "D"}, verdict{why: "x"}},
+	{"two say so, each with its list", says{"a": "H:a", "b": "H:b", "c": "D"}, verdict{why: "x"}},
+	{"two say so and most lists decide", says{"a": "H:b", "b": "H:b", "c": "D"}, verdict{named, "b", topology.Yes, ""}},
+	{"two say so and most lists name a third", says{"a": "H:c", "b": "H:c", "c": "D:c"}, verdict{why: "x"}},
+
+	{"blind", says{"a": "B", "b": "D", "c": "D"}, verdict{why: "x"}},
+	{"blind, and its own list names it", says{"a": "B:a", "b": "D", "c": "D"}, verdict{named, "a", topology.Yes, ""}},
+	{"blind, and its own list is old", says{"a": "B:.", "b": "D", "c": "D"}, verdict{why: "x"}},
+	{"blind, and most lists name it", says{"a": "B", "b": "D:a", "c": "D:a"}, verdict{named, "a", topology.Unknown, ""}},
+	{"blind in pause, another holds it", says{"a": "B", "b": "H:b", "c": "D"}, verdict{named, "b", topology.Yes, ""}},
+	{"two blind", says{"a": "B", "b": "B", "c": "D"}, verdict{why: "x"}},
+
+	{"silent, and most lists name it", says{"a": ".", "b": "D:a", "c": "D:a"}, verdict{named, "a", topology.Unknown, ""}},
+	{"it denies, and most lists name it", says{"a": "D:a", "b": "D:a", "c": "."}, verdict{named, "a", topology.No, ""}},
+	{"silent, and one list of two names it", says{"a": ".", "b": "D:a"}, verdict{why: "x"}},
+	{"silent, and one list of three names it", says{"a": ".", "b": "D:a", "c": "."}, verdict{why: "x"}},
+	{"half is not most", says{"a": ".", "b": "D:a", "c": "D:a", "d": "."}, verdict{why: "x"}},
+	{"the lists differ", says{"a": ".", "b": "D:a", "c": "D:c"}, verdict{why: "x"}},
+
+	{"no leader", says{"a": "D:.", "b": "D:.", "c": "D:."}, verdict{conclusion: absent}},
+	{"no leader, one silent", says{"a": ".", "b": "D:.", "c": "D:."}, verdict{conclusion: absent}},
+	{"no leader, and one goes on blindly", says{"a": "B", "b": "D:.", "c": "D:."}, verdict{conclusion: absent}},
+	{"one list without leader of three", says{"a": ".", "b": "D:.", "c": "."}, verdict{why: "x"}},
+	{"one list without leader of two", says{"a": ".", "b": "D:."}, verdict{why: "x"}},
+	{"one list without leader of one", says{"a": "D:."}, verdict{why: "x"}},
+	{"most lists without leader, one with", says{"a": "D:.", "b": "D:.", "c": "D:b"}, verdict{why: "x"}},
+	{"no list at all", says{"a": "D", "b": "D"}, verdict{why: "x"}},
+	{"no lists, and somebody holds it", says{"a": "H", "b": "D:.", "c": "D:."}, verdict{named, "a", topology.Yes, ""}},
+	{"silence", says{"a": ".", "b": ".", "c": "."}, verdict{}},
+}
+
 func TestJudge(t *testing.T) {
-	type m = map[string]string
-	for _, c := range []struct {
-		name string
-		said m
-		want verdict // why is any text when there is one
-	}{
-		{"the leader's own word", m{"a": "H", "b": "D", "c": "D"}, verdict{named, "a", topology.Yes, ""}},
-		{"the leader's own word and list", m{"a": "H:a", "b": "D", "c": "."}, verdict{named, "a", topology.Yes, ""}},
-		{"alone in a cluster of one", m{"a": "H:a"}, verdict{named, "a", topology.Yes, ""}},
-		{"its own word against one old list", m{"a": "H:a", "b": "D:b", "c": "D"}, verdict{named, "a", topology.Yes, ""}},
-		{"its own list speaks against it", m{"a": "H:.", "b": "D", "c": "D"}, verdict{why: "x"}},
-		{"its own list names another", m{"a": "H:b", "b": "D", "c": "D"}, verdict{why: "x"}},
-		{"most lists, though its own is old", m{"a": "H:.", "b": "D:a", "c": "D:a"}, verdict{named, "a", topology.Yes, ""}},
-		{"most lists name another than who says so", m{"a": "H", "b": "D:b", "c": "D:b"}, verdict{why: "x"}},
-		{"two say so", m{"a": "H", "b": "H", "c": "D"}, verdict{why: "x"}},
-		{"two say so, each with its list", m{"a": "H:a", "b": "H:b", "c": "D"}, verdict{why: "x"}},
-		{"two say so and most lists decide", m{"a": "H:b", "b": "H:b", "c": "D"}, verdict{named, "b", topology.Yes, ""}},
-		{"two say so and most lists name a third", m{"a": "H:c", "b": "H:c", "c": "D:c"}, verdict{why: "x"}},
-
-		{"blind", m{"a": "B", "b": "D", "c": "D"}, verdict{why: "x"}},
-		{"blind, and its own list names it", m{"a": "B:a", "b": "D", "c": "D"}, verdict{named, "a", topology.Yes, ""}},
-		{"blind, and its own list is old", m{"a": "B:.", "b": "D", "c": "D"}, verdict{why: "x"}},
-		{"blind, and most lists name it", m{"a": "B", "b": "D:a", "c": "D:a"}, verdict{named, "a", topology.Unknown, ""}},
-		{"blind in pause, another holds it", m{"a": "B", "b": "H:b", "c": "D"}, verdict{named, "b", topology.Yes, ""}},
-		{"two blind", m{"a": "B", "b": "B", "c": "D"}, verdict{why: "x"}},
-
-		{"silent, and most lists name it", m{"a": ".", "b": "D:a", "c": "D:a"}, verdict{named, "a", topology.Unknown, ""}},
-		{"it denies, and most lists name it", m{"a": "D:a", "b": "D:a", "c": "."}, verdict{named, "a", topology.No, ""}},
-		{"silent, and one list of two names it", m{"a": ".", "b": "D:a"}, verdict{why: "x"}},
-		{"silent, and one list of three names it", m{"a": ".", "b": "D:a", "c": "."}, verdict{why: "x"}},
-		{"half is not most", m{"a": ".", "b": "D:a", "c": "D:a", "d": "."}, verdict{why: "x"}},
-		{"the lists differ", m{"a": ".", "b": "D:a", "c": "D:c"}, verdict{why: "x"}},
-
-		{"no leader", m{"a": "D:.", "b": "D:.", "c": "D:."}, verdict{conclusion: absent}},
-		{"no leader, one silent", m{"a": ".", "b": "D:.", "c": "D:."}, verdict{conclusion: absent}},
-		{"no leader, and one goes on blindly", m{"a": "B", "b": "D:.", "c": "D:."}, verdict{conclusion: absent}},
-		{"one list without leader of three", m{"a": ".", "b": "D:.", "c": "."}, verdict{why: "x"}},
-		{"one list without leader of two", m{"a": ".", "b": "D:."}, verdict{why: "x"}},
-		{"one list without leader of one", m{"a": "D:."}, verdict{why: "x"}},
-		{"most lists without leader, one with", m{"a": "D:.", "b": "D:.", "c": "D:b"}, verdict{why: "x"}},
-		{"no list at all", m{"a": "D", "b": "D"}, verdict{why: "x"}},
-		{"no lists, and somebody holds it", m{"a": "H", "b": "D:.", "c": "D:."}, verdict{named, "a", topology.Yes, ""}},
-		{"silence", m{"a": ".", "b": ".", "c": "."}, verdict{}},
-	} {
+	for _, c := range judgements {
 		got := judge(gather(c.said))
 		if got.why != "" && c.want.why != "" {
 			got.why = c.want.why

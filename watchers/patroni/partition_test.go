@@ -10,92 +10,95 @@ import (
 	"github.com/pgsteer/pgsteer/watchers/patronitest"
 )
 
-// What is seen from one side of a partition, and after it. Members are a, b and
-// c, and a leads.
-func TestPartitions(t *testing.T) {
-	down := func(m *member) { m.Down = true }
-	silent := func(m *member) { m.Hung = true }
-	vanish := func(c *cluster, name string) { c.Change(func(s *store) { delete(s.Members, name) }) }
-	unlock := func(c *cluster, believer bool) { // the key is gone; the holder may not know yet
+func down(m *member)  { m.Down = true }
+func hung(m *member)  { m.Hung = true }
+func blind(m *member) { m.Blind = true }
+
+func vanish(c *cluster, name string) { c.Change(func(s *store) { delete(s.Members, name) }) }
+
+// unlock takes the key away; its holder may not know yet.
+func unlock(c *cluster, believes bool) {
+	c.Change(func(s *store) { s.Leader = "" })
+	c.Member(func(m *member) { m.Lock = believes }, "a")
+}
+
+// partitions of a, which leads, b and c.
+var partitions = []struct {
+	name string
+	does func(c *cluster)
+	want []string // words from then on, for 20 s
+}{
+	{"the leader's Patroni died and its key is still there", func(c *cluster) { c.Member(down, "a") }, []string{"a? of 3"}},
+	{"we cannot reach the leader", func(c *cluster) { c.Member(hung, "a") }, []string{"a? of 3"}},
+	{"we cannot reach anybody but the leader", func(c *cluster) { c.Member(hung, "b", "c") }, []string{"a of 3"}},
+	{"we cannot reach anybody but a replica", func(c *cluster) { c.Member(hung, "a", "b") }, []string{"!store"}},
+	{"the leader lost its store, and others see its key", func(c *cluster) { c.Member(blind, "a") }, []string{"a? of 3"}},
+	{"the leader lost its store and its lock", func(c *cluster) {
+		c.Member(func(m *member) { m.Blind, m.Lock, m.Replica = true, false, true }, "a")
+	}, []string{"a! of 3"}},
+	{"a replica lost its store", func(c *cluster) { c.Member(blind, "b") }, []string{"a of 3"}},
+	{"all replicas lost their store", func(c *cluster) { c.Member(blind, "b", "c") }, []string{"a of 3"}},
+
+	{"the key is gone and its holder knows", func(c *cluster) { unlock(c, false) }, []string{"(none) of 3"}},
+	{"the key is gone and its holder does not know", func(c *cluster) { unlock(c, true) }, []string{"(none) of 3"}},
+	{"the leader and its keys are gone", func(c *cluster) {
+		unlock(c, false)
+		vanish(c, "a")
+		c.Member(down, "a")
+	}, []string{"(none) of 2"}},
+	{"the leader and its keys are gone, and a replica too", func(c *cluster) {
+		unlock(c, false)
+		vanish(c, "a")
+		c.Member(down, "a", "b")
+	}, []string{"!store"}},
+	{"the key is gone, and one of three sees it", func(c *cluster) {
+		unlock(c, false)
+		c.Member(hung, "a", "b")
+	}, []string{"!store"}},
+	{"the key is gone in pause, and its holder lost the store", func(c *cluster) {
+		c.Change(func(s *store) { s.Pause = true })
+		unlock(c, false)
+		c.Member(blind, "a")
+	}, []string{"(none) of 3"}},
+
+	{"an old leader goes on in pause, and another holds the key", func(c *cluster) {
+		c.Change(func(s *store) { s.Pause = true })
+		c.Lead("b")
+		c.Member(func(m *member) { m.Blind, m.Replica = true, false }, "a")
+	}, []string{"b of 3"}},
+	{"the old leader does not know yet", func(c *cluster) {
+		c.Lead("b")
+		c.Member(func(m *member) { m.Lock = true }, "a")
+	}, []string{"b of 3"}},
+	{"the old leader does not know yet, and its list is old", func(c *cluster) {
+		c.Freeze("a")
+		c.Lead("b")
+		c.Member(func(m *member) { m.Lock = true }, "a")
+	}, []string{"b of 3"}},
+	{"the old leader and a replica see an old store", func(c *cluster) {
+		c.Freeze("a", "c")
+		c.Lead("b")
+		c.Member(func(m *member) { m.Lock = true }, "a")
+	}, []string{"a of 3"}}, // the case that the document accepts
+	{"the replicas see an old store", func(c *cluster) {
+		c.Freeze("b", "c")
 		c.Change(func(s *store) { s.Leader = "" })
-		c.Member(func(m *member) { m.Lock = believer }, "a")
-	}
-	for _, p := range []struct {
-		name string
-		does func(c *cluster)
-		want []string // words from then on, for 20 s
-	}{
-		{"the leader's Patroni died and its key is still there", func(c *cluster) { c.Member(down, "a") }, []string{"a? of 3"}},
-		{"we cannot reach the leader", func(c *cluster) { c.Member(silent, "a") }, []string{"a? of 3"}},
-		{"we cannot reach anybody but the leader", func(c *cluster) { c.Member(silent, "b", "c") }, []string{"a of 3"}},
-		{"we cannot reach anybody but a replica", func(c *cluster) { c.Member(silent, "a", "b") }, []string{"!store"}},
-		{"the leader lost its store, and others see its key", func(c *cluster) {
-			c.Member(func(m *member) { m.Blind = true }, "a")
-		}, []string{"a? of 3"}},
-		{"the leader lost its store and its lock", func(c *cluster) {
-			c.Member(func(m *member) { m.Blind, m.Lock, m.Replica = true, false, true }, "a")
-		}, []string{"a! of 3"}},
-		{"a replica lost its store", func(c *cluster) { c.Member(func(m *member) { m.Blind = true }, "b") }, []string{"a of 3"}},
-		{"all replicas lost their store", func(c *cluster) {
-			c.Member(func(m *member) { m.Blind = true }, "b", "c")
-		}, []string{"a of 3"}},
+		c.Member(func(m *member) { m.Lock = false }, "a")
+	}, []string{"a! of 3"}},
+	{"the new leader cannot be reached", func(c *cluster) {
+		c.Lead("b")
+		c.Member(hung, "b")
+	}, []string{"b? of 3"}},
+	{"the new leader cannot be reached, and the old does not know yet", func(c *cluster) {
+		c.Lead("b")
+		c.Member(hung, "b")
+		c.Member(func(m *member) { m.Lock = true }, "a")
+	}, []string{"!store"}},
+}
 
-		{"the key is gone and its holder knows", func(c *cluster) { unlock(c, false) }, []string{"(none) of 3"}},
-		{"the key is gone and its holder does not know", func(c *cluster) { unlock(c, true) }, []string{"(none) of 3"}},
-		{"the leader and its keys are gone", func(c *cluster) {
-			unlock(c, false)
-			vanish(c, "a")
-			c.Member(down, "a")
-		}, []string{"(none) of 2"}},
-		{"the leader and its keys are gone, and a replica too", func(c *cluster) {
-			unlock(c, false)
-			vanish(c, "a")
-			c.Member(down, "a", "b")
-		}, []string{"!store"}},
-		{"the key is gone, and one of three sees it", func(c *cluster) {
-			unlock(c, false)
-			c.Member(silent, "a", "b")
-		}, []string{"!store"}},
-		{"the key is gone in pause, and its holder lost the store", func(c *cluster) {
-			c.Change(func(s *store) { s.Pause = true })
-			unlock(c, false)
-			c.Member(func(m *member) { m.Blind = true }, "a")
-		}, []string{"(none) of 3"}},
-
-		{"an old leader goes on in pause, and another holds the key", func(c *cluster) {
-			c.Change(func(s *store) { s.Pause = true })
-			c.Lead("b")
-			c.Member(func(m *member) { m.Blind, m.Replica = true, false }, "a")
-		}, []string{"b of 3"}},
-		{"the old leader does not know yet", func(c *cluster) {
-			c.Lead("b")
-			c.Member(func(m *member) { m.Lock = true }, "a")
-		}, []string{"b of 3"}},
-		{"the old leader does not know yet, and its list is old", func(c *cluster) {
-			c.Freeze("a")
-			c.Lead("b")
-			c.Member(func(m *member) { m.Lock = true }, "a")
-		}, []string{"b of 3"}},
-		{"the old leader and a replica see an old store", func(c *cluster) {
-			c.Freeze("a", "c")
-			c.Lead("b")
-			c.Member(func(m *member) { m.Lock = true }, "a")
-		}, []string{"a of 3"}}, // the case that the document accepts
-		{"the replicas see an old store", func(c *cluster) {
-			c.Freeze("b", "c")
-			c.Change(func(s *store) { s.Leader = "" })
-			c.Member(func(m *member) { m.Lock = false }, "a")
-		}, []string{"a! of 3"}},
-		{"the new leader cannot be reached", func(c *cluster) {
-			c.Lead("b")
-			c.Member(silent, "b")
-		}, []string{"b? of 3"}},
-		{"the new leader cannot be reached, and the old does not know yet", func(c *cluster) {
-			c.Lead("b")
-			c.Member(silent, "b")
-			c.Member(func(m *member) { m.Lock = true }, "a")
-		}, []string{"!store"}},
-	} {
+// What is seen from one side of a partition, and after it.
+func TestPartitions(t *testing.T) {
+	for _, p := range partitions {
 		t.Run(p.name, func(t *testing.T) {
 			run(t, func(t *testing.T, c *cluster, r *rig) {
 				p.does(c)

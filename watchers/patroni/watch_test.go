@@ -1,9 +1,11 @@
 package patroni
 
 import (
+	"io"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -100,6 +102,31 @@ func TestConfirmReadsTheList(t *testing.T) {
 		synctest.Wait()
 		if r.last().Authority.Pause != topology.Yes {
 			t.Error("the pause was not seen")
+		}
+	})
+}
+
+// After a round in which somebody answered and nothing was proven, the next one
+// comes soon.
+func TestDoubtIsHasty(t *testing.T) {
+	run(t, func(t *testing.T, c *cluster, r *rig) {
+		c.Member(func(m *member) { m.Lock = false }, "a")
+		var doubted atomic.Bool
+		c.Script(func(q patronitest.Request) patronitest.Fault {
+			if q.Path != pathView || doubted.Load() {
+				return patronitest.Fault{}
+			}
+			return patronitest.Fault{Err: io.EOF}
+		})
+		for begin := time.Now(); r.requests(begin, "b", pathView) == 0; {
+			r.wait(time.Millisecond)
+		}
+		doubted.Store(true)
+		c.Member(func(m *member) { m.Lock = true }, "a")
+		r.since()
+		r.wait(5 * time.Second)
+		if at := r.all()[0].at; at > 150*time.Millisecond {
+			t.Errorf("the next proof came after %v", at)
 		}
 	})
 }
