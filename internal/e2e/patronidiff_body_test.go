@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -37,7 +38,7 @@ func (d *diffRig) fields(x result, theirs, ours reply) (found []result) {
 			continue
 		}
 		y := x
-		y.topic, y.key = x.target+" "+f, f
+		y.topic, y.key, y.row = x.target+" "+f, f, d.rowOf(x, f)
 		y.patroni, y.ours = orAbsent(a, f), orAbsent(b, f)
 		if near(f, y.patroni, y.ours) {
 			y.ours = y.patroni
@@ -45,6 +46,18 @@ func (d *diffRig) fields(x result, theirs, ours reply) (found []result) {
 		found = append(found, d.listed(y))
 	}
 	return found
+}
+
+// rowOf is the row of the node that a field is about, which in /cluster need not
+// be the one that was asked.
+func (d *diffRig) rowOf(x result, field string) string {
+	member, ok := strings.CutPrefix(field, "members[")
+	if !ok {
+		return x.row
+	}
+	member, _, _ = strings.Cut(member, "]")
+	cluster, _, _ := strings.Cut(x.ref, "/")
+	return strings.TrimSuffix(cmp.Or(d.want[cluster+"/"+member], x.row), "~")
 }
 
 func orAbsent(m map[string]string, key string) string {

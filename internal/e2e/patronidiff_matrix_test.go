@@ -54,6 +54,7 @@ var rows = map[string]string{
 	"M21":          "R RO H RD?",
 	"M19":          "R RO H RD?",    // replica, Consul away
 	"M22":          "L SL RO H RD?", // paused standby leader, Consul away
+	"M22-expired":  "H RD?",         // standby leader, not paused, Consul away
 	"gone":         "none",          // Patroni is not there
 }
 
@@ -62,7 +63,7 @@ func (d *diffRig) expected(row, group string) string {
 	row, loose := strings.CutSuffix(row, "~")
 	yes := strings.Fields(rows[row])
 	switch {
-	case row == "gone":
+	case row == "M23":
 		return "none"
 	case !d.v4 && group == "Q":
 		return "503"
@@ -141,6 +142,7 @@ func (q question) longPath() string {
 func (d *diffRig) state(name string, want map[string]string, enter func()) {
 	d.whole.Helper()
 	d.step(name, func() {
+		d.want = want
 		enter()
 		d.shown(want)
 		var all []question
@@ -194,8 +196,9 @@ const local = "main/n1"
 
 // worded are the rows of the manual that say in words what holds in a state.
 var worded = map[string][]string{
-	"gone": {"patroni-away"},
-	"hung": {"silence"},
+	"M22-expired": {"held-standby"},
+	"M23":         {"patroni-away"},
+	"hung":        {"hung"},
 }
 
 // stored are the endpoints for which Patroni asks Consul, with the rows of the
@@ -203,7 +206,7 @@ var worded = map[string][]string{
 var stored = map[string][]string{"/cluster": {"cluster-away"}, "/history": {"documents"}, "/config": {"documents"}}
 
 // settleWithin is how long pgsteer may take to come to what Patroni shows.
-const settleWithin = 6 * time.Second
+const settleWithin = 10 * time.Second
 
 // compare asks everything, then again what differs without being listed, until
 // nothing does or the time is up; what differs then is an error.

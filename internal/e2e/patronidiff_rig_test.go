@@ -29,7 +29,8 @@ type diffRig struct {
 	far     *lab.Patroni
 	agents  map[string]*rig // by mode
 	manual  []intended
-	gone    bool // Consul is away
+	want    map[string]string // rows of the present state, by node
+	gone    bool              // Consul is away
 	results []result
 }
 

@@ -140,7 +140,7 @@ func (m intended) allows(x result, v4 bool) bool {
 	if !m.about(x.question) || theirs == "" || ours == "" || ours == "=" {
 		return false
 	}
-	if x.body && x.target == "/metrics" {
+	if x.body && x.target == "/metrics" && len(m.keys) == 0 {
 		return x.ours == absent && m.about(x.question) && slices.ContainsFunc(quoted.FindAllStringSubmatch(m.ours[x.mode], -1),
 			func(p []string) bool { return like(p[1], x.key) })
 	}

@@ -21,7 +21,7 @@ func TestConsulWithACLs(t *testing.T) {
 	if err := c.Put(ctx, "service/main/leader", "n1"); err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.Get("http://" + c.Addr() + "/v1/kv/service/main/leader") //nolint:noctx // on loopback, at once
+	resp, err := http.Get("http://" + c.Addr() + "/v1/kv/service/main/leader")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -192,5 +192,5 @@ const (
 )
 
 // maxConns bounds the connections of a client: a hundred blocking queries and
-// the reads beside them.
-const maxConns = 150
+// the reads beside them. Consul counts one that was given up for a moment more.
+const maxConns = 130
