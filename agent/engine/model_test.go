@@ -267,6 +267,7 @@ func (m *model) hush() {
 				from = max(from, o.asked.Add(-rc.MessageAge))
 			}
 		}
+		n.told = from // a standby that is no standby any more has heard it all the same
 		word := max(n.answered, n.alive, from, n.ours, n.known, m.heard, m.resumed)
 		patience := m.w.p.SilentAfter
 		if n.failed == 0 || n.failed == n.alive {

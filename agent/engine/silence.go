@@ -20,12 +20,10 @@ func (r *round) lastWord(n *node) topology.Mono {
 		r.s.heardAt, r.s.resumedAt, n.localAt) // times in which we could not ask, for reasons of our own
 }
 
-// hear notes for each node the last message that a standby got from it. Only
-// the direct upstream counts; a cascade's leaf hears from somebody else.
+// hear notes for each node the last message that a standby got from it, and keeps
+// it when the standby has no receiver any more. Only the direct upstream counts; a
+// cascade's leaf hears from somebody else.
 func (r *round) hear() {
-	for _, n := range r.nodes {
-		n.heardAt = 0
-	}
 	for _, o := range r.nodes {
 		if o.full == nil {
 			continue

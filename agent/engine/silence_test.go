@@ -376,3 +376,19 @@ func TestOldWordEndsNoSilence(t *testing.T) {
 	w.run(sec)
 	w.want("primary", "a=up/link_cut")
 }
+
+// TestHeardIsRemembered: what a standby heard of a node a moment ago stays true
+// when the standby is promoted.
+func TestHeardIsRemembered(t *testing.T) {
+	w := settled(t, patroni)
+	w.truth("c").Receiver.MessageAge = 50 * ms
+	w.fails("a", topology.FailTimeout)
+	w.run(11 * sec)
+	w.want("primary", "a=up/link_cut")
+	w.become("c", primary(5))
+	w.ask("c")
+	w.want("primary", "a=up/link_cut")
+	w.want("replica", "a=drain c=down")
+	w.run(3 * sec)
+	w.want("primary", "a=drain/silent")
+}
