@@ -122,7 +122,7 @@ var alarms = []struct{ when, holds, means string }{
 	{`pgsteer_node_failure{class="tls"} == 1`, "1 m", "TLS with a node cannot be agreed: a certificate expired, or an unknown CA."},
 	{`pgsteer_probe_login_failing == 1`, "5 m", "The probe's password or certificate is outdated: the node's role is unknown as soon as its open session ends."},
 	{`pgsteer_probe_privileges_missing == 1`, "5 m", "GRANT pg_monitor TO the probe's role; replication is judged by lag alone."},
-	{`pgsteer_source_up{source=~"consul/.*"} == 0`, "1 m", "Consul does not answer this agent."},
+	{`pgsteer_source_up{source=~"(consul|catalog)/.*"} == 0`, "1 m", "Consul does not answer this agent."},
 	{`pgsteer_sink_ok == 0`, "1 m", "A balancer is not told what is decided."},
 	{`pgsteer_config_last_reload_success == 0`, "–", "A changed configuration was refused; the one before it runs."},
 	{`pgsteer_decision_valid == 0`, "–", "Decisions do not turn; every answer is that of undecided."},
