@@ -25,6 +25,7 @@ test: ## Run every test, against real servers too; installs what is missing (as 
 	@scripts/setup test
 	$(GO) vet $(PKGS)
 	$(GO) test -race -shuffle=on -timeout $(TIMEOUT) -run '$(TEST)' $(PKGS)
+	$(if $(filter .,$(TEST)),$(GO) test -timeout $(TIMEOUT) -run Fleet ./watchers/consul) # more goroutines than the race detector bears
 
 histories: ## Play random histories against the rules, new ones each time: make histories HISTORIES=10000
 	PGSTEER_HISTORIES=$(HISTORIES) $(GO) test -v -count=1 -timeout 12h -run 'Model|Invariant|Property|Trap|DecidesNothing|CountsOnce' ./agent/engine

@@ -1,0 +1,5 @@
+//go:build !race
+
+package consul
+
+const raceDetector = false
