@@ -168,6 +168,9 @@ func questions(t *testing.T, file string) (all []question) {
 	return all
 }
 
+// inLab are the rows that only real Patronis show: internal/e2e compares with them.
+var inLab = []string{"patroni-away", "hung", "held-standby", "member-unasked", "body-timeline", "metrics-more"}
+
 // askers are the choices of compat, with the answers of Patroni that each is held
 // against and the column of the manual's table.
 var askers = []struct {
@@ -222,7 +225,7 @@ func TestAgainstPatroni(t *testing.T) {
 				t.Errorf("the manual lists %s, which does not show in %s", d.id, a.compat)
 			}
 		}
-		if !d.status && told[d.id] == nil && !strings.HasPrefix(d.id, "body-") { // TestBodiesAgainstPatroni has these
+		if !d.status && told[d.id] == nil && !slices.Contains(inLab, d.id) && !strings.HasPrefix(d.id, "body-") { // TestBodiesAgainstPatroni has these
 			t.Errorf("the manual lists %s, which no test shows", d.id)
 		}
 	}
@@ -290,7 +293,7 @@ func TestBodiesAgainstPatroni(t *testing.T) {
 		}
 	}
 	for _, d := range rows {
-		if strings.HasPrefix(d.id, "body-") && !seen[d.id] && told[d.id] == nil {
+		if strings.HasPrefix(d.id, "body-") && !seen[d.id] && told[d.id] == nil && !slices.Contains(inLab, d.id) {
 			t.Errorf("the manual lists %s, which does not show", d.id)
 		}
 	}

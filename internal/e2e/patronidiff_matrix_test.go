@@ -50,12 +50,12 @@ var rows = map[string]string{
 	"M15":          "R RO A H RD",             // replica in a standby cluster
 	"M16-failsafe": "P L RO H RD",             // primary with an unexpired lock, Consul away
 	"M18":          "P L RO H",                // paused primary with an expired lock, Consul away
-	"M20":          "R RO H RD?",
-	"M21":          "R RO H RD?",
-	"M19":          "R RO H RD?",    // replica, Consul away
-	"M22":          "L SL RO H RD?", // paused standby leader, Consul away
-	"M22-expired":  "H RD?",         // standby leader, not paused, Consul away
-	"gone":         "none",          // Patroni is not there
+	"M19":          "R RO H RD?",              // replica, Consul away
+	"M20":          "R RO H RD?",              // the same, the leader's position not known
+	"M21":          "R RO H RD?",              // the same, failsafe mode
+	"M22":          "L SL RO H RD?",           // paused standby leader, Consul away
+	"M22-expired":  "H RD?",                   // standby leader, not paused, Consul away
+	"M23":          "",                        // Patroni does not run: no answer at all
 }
 
 // expected is what a row says of a group: "200", "503", "none", or "" for either.

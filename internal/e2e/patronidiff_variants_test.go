@@ -139,10 +139,8 @@ func (d *diffRig) lag() int64 {
 	}
 	now, at := position("main/n1", "pg_current_wal_lsn"), position("main/n2", "pg_last_wal_replay_lsn")
 	if now == 0 || at == 0 || now != s.Optime {
-		d.t.Logf("DEBUG now %d at %d optime %s", now, at, v)
 		return 0
 	}
-	d.t.Logf("DEBUG2 now %d at %d optime %s", now, at, v)
 	return now - at
 }
 

@@ -198,3 +198,37 @@ func (p Postmaster) Thaw() error {
 	}
 	return thawTree(pid)
 }
+
+// FreezeReplay stops the startup process alone by SIGSTOP: a standby receives what
+// it is sent and replays nothing of it. Patroni would resume a paused replay.
+func (p Postmaster) FreezeReplay() error {
+	pid, err := p.startup()
+	if err != nil {
+		return err
+	}
+	return freezeOne(pid)
+}
+
+// ThawReplay undoes FreezeReplay.
+func (p Postmaster) ThawReplay() error {
+	pid, err := p.startup()
+	if err != nil {
+		return err
+	}
+	return thawTree(pid)
+}
+
+// startup returns the process that replays WAL.
+func (p Postmaster) startup() (int, error) {
+	pid, err := p.running("finding the startup process of")
+	if err != nil {
+		return 0, err
+	}
+	for _, child := range children(pid) {
+		title, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
+		if err == nil && strings.Contains(string(title), " startup ") {
+			return child, nil
+		}
+	}
+	return 0, fmt.Errorf("lab: PostgreSQL in %s has no startup process: it is no standby", p.data)
+}
