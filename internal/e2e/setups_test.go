@@ -198,7 +198,10 @@ func TestSetupsProbes(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			if _, err := exec.LookPath(x.command[0]); err != nil {
-				t.Skipf("%s is not installed", x.command[0])
+				if os.Getenv("CI") == "true" {
+					t.Fatalf("%s is not installed; run scripts/setup test", x.command[0])
+				}
+				t.Skipf("%s is not installed; run scripts/setup test", x.command[0])
 			}
 			for _, q := range []struct {
 				url  string
