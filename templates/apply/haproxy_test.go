@@ -25,9 +25,9 @@ func findHAProxy(t *testing.T) string {
 		}
 	}
 	if os.Getenv("CI") == "true" {
-		t.Fatal("haproxy is not installed")
+		t.Fatal("haproxy is not installed; run scripts/setup test")
 	}
-	t.Skip("haproxy is not installed")
+	t.Skip("haproxy is not installed; run scripts/setup test")
 	return ""
 }
 

@@ -189,7 +189,7 @@ func (r *fleetRig) mark() int { return len(r.agent.Requests()) }
 // sail starts a rig of n clusters in a bubble of fake time.
 func sail(t *testing.T, n int, f func(t *testing.T, r *fleetRig)) {
 	if raceDetector {
-		t.Skip("the race detector's own runtime dies of that many goroutines in a bubble; make test runs this without it")
+		t.Skip("the race detector's own runtime dies of that many goroutines in a bubble; make test runs this package without it")
 	}
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
