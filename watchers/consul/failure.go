@@ -1,22 +1,17 @@
 package consul
 
 import (
-	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
-	"slices"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 )
 
 // pacing says how patiently a failure is met.
@@ -81,61 +76,21 @@ func judgeError(err error, after time.Duration) *trouble {
 		t.judgeStatus(status)
 		return t
 	}
-	if errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
-		t.class, t.pace = topology.FailTimeout, paceHung
+	switch class := watchers.TransportClass(err); {
+	case class == topology.FailTimeout:
+		t.class, t.pace = class, paceHung
 		t.err = fmt.Errorf("no answer within %v", after)
-		return t
-	}
-	for _, row := range kinds() {
-		if row.is(err) {
-			t.class = row.class
-			break
-		}
+	case class != "":
+		t.class = class
+	case isA[*json.SyntaxError](err), isA[*json.UnmarshalTypeError](err), isA[*tokenError](err):
+		t.class = topology.FailContent
 	}
 	return t
 }
 
-// kind is one row of the table of transport errors.
-type kind struct {
-	class topology.FailureClass
-	is    func(error) bool
-}
-
-func kinds() []kind {
-	oneOf := func(targets ...error) func(error) bool {
-		return func(err error) bool {
-			return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
-		}
-	}
-	return []kind{
-		{topology.FailName, isA[*net.DNSError]},
-		{topology.FailLocal, oneOf(syscall.EMFILE, syscall.ENFILE)},
-		{topology.FailTLS, isTLS},
-		{topology.FailRefused, oneOf(syscall.ECONNREFUSED)},
-		{topology.FailUnreachable, oneOf(syscall.EHOSTUNREACH, syscall.ENETUNREACH)},
-		{topology.FailReset, oneOf(syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF)},
-		{topology.FailContent, isA[*json.SyntaxError]},
-		{topology.FailContent, isA[*json.UnmarshalTypeError]},
-		{topology.FailContent, isA[*tokenError]},
-	}
-}
-
 func isA[E error](err error) bool {
-	var e E
-	return errors.As(err, &e)
-}
-
-func isTimeout(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) && ne.Timeout() && !isA[*net.DNSError](err)
-}
-
-func isTLS(err error) bool {
-	if op := (*net.OpError)(nil); errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") {
-		return true // the words of crypto/tls for an alert
-	}
-	return isA[*tls.CertificateVerificationError](err) || isA[tls.RecordHeaderError](err) ||
-		errors.Is(err, http.ErrSchemeMismatch)
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // judgeStatus sorts an HTTP status. 429 and 503 are a server's wish for fewer

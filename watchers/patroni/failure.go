@@ -2,20 +2,15 @@ package patroni
 
 import (
 	"cmp"
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 )
 
 // trouble is why a question has no usable answer.
@@ -33,56 +28,15 @@ func judgeError(err error, after time.Duration) *trouble {
 	if u := (*url.Error)(nil); errors.As(err, &u) {
 		t.err = u.Err // without the address, which the text has already
 	}
-	if errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
-		return &trouble{class: topology.FailTimeout, hung: true, err: fmt.Errorf("no answer within %v", after)}
-	}
-	for _, row := range kinds() {
-		if row.is(err) {
-			t.class = row.class
-			break
-		}
+	switch class := watchers.TransportClass(err); {
+	case class == topology.FailTimeout:
+		return &trouble{class: class, hung: true, err: fmt.Errorf("no answer within %v", after)}
+	case class != "":
+		t.class = class
+	case strings.Contains(err.Error(), "malformed HTTP"):
+		t.class = topology.FailContent
 	}
 	return t
-}
-
-// kind is one row of the table of transport errors.
-type kind struct {
-	class topology.FailureClass
-	is    func(error) bool
-}
-
-func kinds() []kind {
-	oneOf := func(targets ...error) func(error) bool {
-		return func(err error) bool {
-			return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
-		}
-	}
-	return []kind{
-		{topology.FailName, isA[*net.DNSError]},
-		{topology.FailLocal, oneOf(syscall.EMFILE, syscall.ENFILE)},
-		{topology.FailTLS, isTLS},
-		{topology.FailRefused, oneOf(syscall.ECONNREFUSED)},
-		{topology.FailUnreachable, oneOf(syscall.EHOSTUNREACH, syscall.ENETUNREACH)},
-		{topology.FailReset, oneOf(syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF)},
-		{topology.FailContent, func(err error) bool { return strings.Contains(err.Error(), "malformed HTTP") }},
-	}
-}
-
-func isA[E error](err error) bool {
-	var e E
-	return errors.As(err, &e)
-}
-
-func isTimeout(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) && ne.Timeout() && !isA[*net.DNSError](err)
-}
-
-func isTLS(err error) bool {
-	if op := (*net.OpError)(nil); errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") {
-		return true // the words of crypto/tls for an alert
-	}
-	return isA[*tls.CertificateVerificationError](err) || isA[tls.RecordHeaderError](err) || errors.Is(err, http.ErrSchemeMismatch)
 }
 
 // complaint is one endpoint's trouble, for the failure's text.
