@@ -1,10 +1,6 @@
 package engine
 
-import (
-	"slices"
-
-	"github.com/pgsteer/pgsteer/agent/topology"
-)
+import "github.com/pgsteer/pgsteer/agent/topology"
 
 // notSelected says why a pool does not select a node, by its tags or by its role
 // in replication; nil when it does.
@@ -46,55 +42,15 @@ func (r *round) otherRole(role topology.Role, n *node) string {
 	return ""
 }
 
-// syncState is a standby's part in commits. The authority's word and the writer's
-// own view must agree, as far as either is known: a standby that the key names
-// may still be catching up (field report FR-09).
+// syncState is a standby's part in commits.
 func (r *round) syncState(n *node) topology.Role {
-	said, seen := r.syncSaid(n), r.syncSeen(n)
-	switch {
-	case said == topology.RoleAny:
-		said = seen
-	case seen == topology.RoleAny:
-		seen = said
+	var said *topology.Authority
+	if r.p.Authority != topology.AuthorityNone {
+		said = r.s.authority.picture
 	}
-	if said == seen && said != topology.RoleAny {
-		return said
+	var seen *topology.Probe
+	if w := r.provenWriter(); w != nil {
+		seen = w.full
 	}
-	return topology.RoleAsync
-}
-
-// syncSaid is the authority's word, RoleAny when it keeps none.
-func (r *round) syncSaid(n *node) topology.Role {
-	a := r.s.authority.picture
-	if r.p.Authority == topology.AuthorityNone || a == nil || a.SyncMode == "" {
-		return topology.RoleAny
-	}
-	switch {
-	case !slices.Contains(a.SyncStandbys, n.Name):
-		return topology.RoleAsync
-	case a.SyncMode == "quorum":
-		return topology.RoleQuorum
-	}
-	return topology.RoleSync
-}
-
-// syncSeen is the writer's view, RoleAny while the writer is not proven. It knows
-// standbys by their application_name, which Patroni sets to the member's name.
-func (r *round) syncSeen(n *node) topology.Role {
-	w := r.provenWriter()
-	if w == nil {
-		return topology.RoleAny
-	}
-	for _, s := range w.full.Standbys {
-		if s.Name != n.Name || s.State != "streaming" {
-			continue
-		}
-		switch s.SyncState {
-		case "sync":
-			return topology.RoleSync
-		case "quorum":
-			return topology.RoleQuorum
-		}
-	}
-	return topology.RoleAsync
+	return topology.AgreedRole(said.SyncRole(n.Name), seen.SyncRole(n.Name))
 }

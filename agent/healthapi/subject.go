@@ -2,7 +2,6 @@ package healthapi
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -127,56 +126,22 @@ func (sub *subject) authoritySeen() topology.Mono {
 	return at
 }
 
-// part is a standby's part in commits: RoleSync, RoleQuorum or RoleAsync. Where
-// both the authority's word and the writer's own view are known, they must agree:
-// a standby that the authority lists may still be catching up.
+// part is a standby's part in commits: RoleSync, RoleQuorum or RoleAsync. Patroni
+// asks its own key alone, and old releases know no quorum.
 func (s *Server) part(sub *subject) topology.Role {
-	said, seen := sub.partSaid(), s.partSeen(sub)
-	switch {
-	case sub.old() && said == topology.RoleQuorum: // which it does not know
-		return topology.RoleAsync
-	case said == topology.RoleAny:
-		said = seen
-	case seen == topology.RoleAny || !sub.strict(): // Patroni asks its own key alone
-		seen = said
-	}
-	if said != seen || said == topology.RoleAny {
+	authority := sub.authority()
+	said := authority.SyncRole(sub.ref.Node)
+	if sub.old() && said == topology.RoleQuorum {
 		return topology.RoleAsync
 	}
-	return said
-}
-
-// partSaid is the authority's word, RoleAny when it keeps none.
-func (sub *subject) partSaid() topology.Role {
-	a := sub.authority()
-	switch {
-	case a.SyncMode == "":
-		return topology.RoleAny
-	case !slices.Contains(a.SyncStandbys, sub.ref.Node):
-		return topology.RoleAsync
-	case a.SyncMode == "quorum":
-		return topology.RoleQuorum
+	if said != topology.RoleAny && !sub.strict() {
+		return said
 	}
-	return topology.RoleSync
-}
-
-// partSeen is the writer's view, RoleAny while it has no fresh one. It knows
-// standbys by their application_name, which Patroni sets to the member's name.
-func (s *Server) partSeen(sub *subject) topology.Role {
-	w := sub.writer()
-	if w == nil || w.Probe == nil || !sub.within(w.AnsweredAt, s.opts.AnsweredWithin) {
-		return topology.RoleAny
+	var seen *topology.Probe // while the writer's view is fresh
+	if w := sub.writer(); w != nil && sub.within(w.AnsweredAt, s.opts.AnsweredWithin) {
+		seen = w.Probe
 	}
-	for _, st := range w.Probe.Standbys {
-		switch {
-		case st.Name != sub.ref.Node || st.State != "streaming":
-		case st.SyncState == "sync":
-			return topology.RoleSync
-		case st.SyncState == "quorum":
-			return topology.RoleQuorum
-		}
-	}
-	return topology.RoleAsync
+	return topology.AgreedRole(said, seen.SyncRole(sub.ref.Node))
 }
 
 // replicationState is Patroni's word for how a standby gets its WAL, "" when it
