@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/pgsteer/pgsteer/agent/near"
 )
 
 // closest returns the one of the known words that was probably meant, empty
@@ -11,38 +13,11 @@ import (
 func closest(word string, known []string) string {
 	best, found := max(1, len(word)/3)+1, ""
 	for _, k := range known {
-		if d := distance(strings.ToLower(word), strings.ToLower(k)); d < best {
+		if d := near.Distance(strings.ToLower(word), strings.ToLower(k)); d < best {
 			best, found = d, k
 		}
 	}
 	return found
-}
-
-// distance counts the insertions, deletions, replacements and swaps of
-// neighbours that turn one word into the other (optimal string alignment).
-func distance(a, b string) int {
-	if d := len(a) - len(b); d > 20 || d < -20 {
-		return max(len(a), len(b)) // nobody mistypes so much; keeps long words cheap
-	}
-	before, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range prev {
-		prev[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(prev[j]+1, row[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, prev, row = prev, row, before
-	}
-	return prev[len(b)]
 }
 
 // unknownKey explains a key that does not exist here; place says where it would

@@ -139,14 +139,6 @@ func TestClosest(t *testing.T) {
 			t.Errorf("closest(%.20q) = %q, want %q", word, got, want)
 		}
 	}
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"a", "", 1}, {"ab", "ba", 1}, {"kitten", "sitting", 3}, {"abc", "abc", 0}} {
-		if got := distance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance(%s, %s) = %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-	}
 }
 
 func TestExcerpt(t *testing.T) {

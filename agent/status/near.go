@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/pgsteer/pgsteer/agent/near"
 )
 
 // fewNodes is how many names are all listed for one that is unknown.
@@ -36,7 +38,7 @@ func (s *Server) unknownNode(asked string) string {
 		if !strings.Contains(asked, "/") {
 			_, name, _ = strings.Cut(name, "/")
 		}
-		return distance(asked, name)
+		return near.Distance(asked, name)
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(near(a), near(b)) })
 	return fmt.Sprintf("%snear are: %s, of %d", text, strings.Join(names[:fewNodes/2], " "), len(names))
@@ -49,24 +51,4 @@ func manyNodes(found []why) string {
 		names = append(names, w.cluster.Name+"/"+w.node.Name)
 	}
 	return fmt.Sprintf("%d clusters have a node %s; say which: %s", len(found), found[0].node.Name, strings.Join(names, " "))
-}
-
-// distance counts the letters to insert, delete or replace (Levenshtein).
-func distance(a, b string) int {
-	prev, row := make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range prev {
-		prev[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(prev[j]+1, row[j-1]+1, prev[j-1]+cost)
-		}
-		prev, row = row, prev
-	}
-	return prev[len(b)]
 }

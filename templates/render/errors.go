@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pgsteer/pgsteer/agent/near"
 )
 
 // Error is a fault of a template. Line and Column count from 1 and are zero when
@@ -70,35 +72,15 @@ func suggestion(name string) string {
 	if slices.Contains(denied, name) {
 		return " (not offered: it is no pure function of its arguments)"
 	}
-	var near []string
+	var alike []string
 	for f := range maps.Keys(functions(nil)) {
-		if distance(strings.ToLower(f), strings.ToLower(name)) <= 1+len(name)/5 {
-			near = append(near, f)
+		if near.Distance(strings.ToLower(f), strings.ToLower(name)) <= 1+len(name)/5 {
+			alike = append(alike, f)
 		}
 	}
-	if len(near) == 0 {
+	if len(alike) == 0 {
 		return ""
 	}
-	slices.Sort(near)
-	return ", did you mean " + strings.Join(near, " or ") + "?"
-}
-
-// distance counts the insertions, deletions and replacements between two words.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := before
-			if a[i] != b[j] {
-				cost = 1 + min(before, row[j], row[j+1])
-			}
-			before, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
+	slices.Sort(alike)
+	return ", did you mean " + strings.Join(alike, " or ") + "?"
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 )
 
 // config reads Patroni's dynamic configuration.
@@ -38,7 +39,7 @@ func (r *scopeReader) seconds(key string, fields map[string]json.RawMessage, fie
 	}
 	f, err := strconv.ParseFloat(strings.Trim(string(raw), `" `), 64)
 	if err != nil || f < 0 || f > 1e6 {
-		r.fault(key, "%s is no number of seconds: %s", field, clip(string(raw)))
+		r.fault(key, "%s is no number of seconds: %s", field, watchers.Clip(string(raw)))
 		return 0
 	}
 	return time.Duration(f * float64(time.Second))

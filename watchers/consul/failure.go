@@ -96,7 +96,7 @@ func isA[E error](err error) bool {
 // judgeStatus sorts an HTTP status. 429 and 503 are a server's wish for fewer
 // requests, which the back-off grants.
 func (t *trouble) judgeStatus(s api.StatusError) {
-	t.err = fmt.Errorf("status %d: %s", s.Code, clip(s.Body))
+	t.err = fmt.Errorf("status %d: %s", s.Code, watchers.Clip(s.Body))
 	switch s.Code {
 	case http.StatusForbidden, http.StatusUnauthorized:
 		t.class, t.pace = topology.FailDenied, paceDenied
@@ -136,20 +136,4 @@ func judgeAge(m *api.QueryMeta, most time.Duration) *trouble {
 	default:
 		return nil
 	}
-}
-
-// clip keeps the beginning of a foreign text on one line.
-func clip(s string) string {
-	const most = 160
-	out := make([]rune, 0, most)
-	for _, r := range s {
-		if len(out) == most {
-			return string(out) + "…"
-		}
-		if r < ' ' {
-			r = ' '
-		}
-		out = append(out, r)
-	}
-	return string(out)
 }

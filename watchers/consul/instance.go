@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 )
 
 // NodeNames says what the node of a service's instance is called.
@@ -119,7 +120,7 @@ func (in instance) asNode(names NodeNames) (topology.Node, []error) {
 	case name == "":
 		faults.add("it has no name of a node (%s)", names)
 	case n.Name != name:
-		faults.add("name %q cannot be used in balancers and is called %s here", clip(name), n.Name)
+		faults.add("name %q cannot be used in balancers and is called %s here", watchers.Clip(name), n.Name)
 	}
 	if in.port < 0 || in.port > 1<<16-1 {
 		faults.add("port %d is none", in.port)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 )
 
 // defaultPort is PostgreSQL's, for connection addresses that name none.
@@ -75,7 +76,7 @@ func parseConnURL(s string) (topology.Address, error) {
 		}
 	}
 	if strings.Contains(hostport, ",") {
-		return topology.Address{}, fmt.Errorf("conn_url names several hosts: %s", clip(hostport))
+		return topology.Address{}, fmt.Errorf("conn_url names several hosts: %s", watchers.Clip(hostport))
 	}
 	a, err := topology.ParseAddress(withPort(hostport))
 	if err == nil {
@@ -131,7 +132,7 @@ func (f *faultList) address(s string) topology.Address {
 func (f *faultList) kwargs(raw json.RawMessage) topology.Address {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &fields); err != nil || fields == nil {
-		f.add("conn_kwargs is no JSON object: %s", clip(string(raw)))
+		f.add("conn_kwargs is no JSON object: %s", watchers.Clip(string(raw)))
 		return topology.Address{}
 	}
 	a := topology.Address{Host: f.text(fields, "host"), Port: uint16(f.number(fields, "port", 16))}
@@ -160,7 +161,7 @@ func (f *faultList) text(fields map[string]json.RawMessage, key string) string {
 	}
 	var s *string
 	if err := json.Unmarshal(raw, &s); err != nil {
-		f.add("%s is no string: %s", key, clip(string(raw)))
+		f.add("%s is no string: %s", key, watchers.Clip(string(raw)))
 	}
 	if s == nil {
 		return ""
@@ -176,7 +177,7 @@ func (f *faultList) number(fields map[string]json.RawMessage, key string, bits i
 	}
 	n, err := strconv.ParseUint(strings.Trim(string(raw), `" `), 10, bits)
 	if err != nil {
-		f.add("%s is no whole number: %s", key, clip(string(raw)))
+		f.add("%s is no whole number: %s", key, watchers.Clip(string(raw)))
 		return 0
 	}
 	return n
@@ -191,7 +192,7 @@ func (f *faultList) tags(fields map[string]json.RawMessage) map[string]string {
 	}
 	var values map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &values); err != nil {
-		f.add("tags are no JSON object: %s", clip(string(raw)))
+		f.add("tags are no JSON object: %s", watchers.Clip(string(raw)))
 		return nil
 	}
 	if len(values) == 0 {

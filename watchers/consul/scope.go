@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 )
 
 // scopeState is what one recursive read of a scope says.
@@ -124,7 +125,7 @@ func (r *scopeReader) fault(key, format string, args ...any) {
 func (r *scopeReader) name(key, s string) string {
 	legal := LegalName(s)
 	if legal != s && s != "" {
-		r.fault(key, "name %q cannot be used in balancers and is called %s here", clip(s), legal)
+		r.fault(key, "name %q cannot be used in balancers and is called %s here", watchers.Clip(s), legal)
 	}
 	return legal
 }
@@ -135,10 +136,10 @@ func (r *scopeReader) member(name string, p *api.KVPair) {
 		r.fault(p.Key, "%v", err)
 	}
 	if m.Role != "" && !slices.Contains(knownRoles(), m.Role) {
-		r.fault(p.Key, "unknown role %q", clip(m.Role))
+		r.fault(p.Key, "unknown role %q", watchers.Clip(m.Role))
 	}
 	if m.State != "" && !knownState(m.State) {
-		r.fault(p.Key, "unknown state %q", clip(m.State))
+		r.fault(p.Key, "unknown state %q", watchers.Clip(m.State))
 	}
 	r.sessions[m.Name] = p.Session
 	r.s.authority.Members = append(r.s.authority.Members, m)
@@ -175,7 +176,7 @@ func (r *scopeReader) optime(p *api.KVPair) {
 	if text := strings.Trim(string(raw), `" `); text != "" && text != "null" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			r.fault(p.Key, "optime is no whole number: %s", clip(text))
+			r.fault(p.Key, "optime is no whole number: %s", watchers.Clip(text))
 			return
 		}
 		r.s.authority.Optime = topology.LSN(n)
@@ -190,7 +191,7 @@ func (r *scopeReader) sync(p *api.KVPair) {
 		return
 	}
 	if err := json.Unmarshal(p.Value, &sync); err != nil {
-		r.fault(p.Key, "the value cannot be read: %s", clip(string(p.Value)))
+		r.fault(p.Key, "the value cannot be read: %s", watchers.Clip(string(p.Value)))
 		return
 	}
 	if sync.SyncStandby == nil {
@@ -208,7 +209,7 @@ func (r *scopeReader) sync(p *api.KVPair) {
 func (r *scopeReader) history(p *api.KVPair) {
 	var entries [][]json.RawMessage
 	if err := json.Unmarshal(p.Value, &entries); err != nil {
-		r.fault(p.Key, "the value is no list of lists: %s", clip(string(p.Value)))
+		r.fault(p.Key, "the value is no list of lists: %s", watchers.Clip(string(p.Value)))
 		return
 	}
 	for _, e := range entries {
@@ -217,7 +218,7 @@ func (r *scopeReader) history(p *api.KVPair) {
 		}
 		n, err := strconv.ParseUint(string(e[0]), 10, 32)
 		if err != nil || n+1 > 1<<32-1 {
-			r.fault(p.Key, "%s is no timeline", clip(string(e[0])))
+			r.fault(p.Key, "%s is no timeline", watchers.Clip(string(e[0])))
 			continue
 		}
 		r.s.authority.Timeline = max(r.s.authority.Timeline, topology.Timeline(n+1))
@@ -231,7 +232,7 @@ func (r *scopeReader) initialize(p *api.KVPair) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		r.fault(p.Key, "the value is no system identifier: %s", clip(text))
+		r.fault(p.Key, "the value is no system identifier: %s", watchers.Clip(text))
 		return
 	}
 	r.s.authority.SystemID = n

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 )
 
 // What an answer may be at most. A list of a hundred members has 50 kB.
@@ -89,7 +90,7 @@ func (c *client) get(ctx context.Context, q question) (reply, *trouble) {
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode >= http.StatusMultipleChoices && res.StatusCode < http.StatusBadRequest {
-		return reply{}, contentTrouble(fmt.Errorf("status %d, a redirect to %q, which is not followed", res.StatusCode, clip(res.Header.Get("Location"))))
+		return reply{}, contentTrouble(fmt.Errorf("status %d, a redirect to %q, which is not followed", res.StatusCode, watchers.Clip(res.Header.Get("Location"))))
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody+1))
 	switch {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 )
 
 // How long an endpoint is left alone after a failure: twice as long each time.
@@ -73,13 +74,13 @@ func parseBase(s string) (string, error) {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("%q is no URL", clip(s))
+		return "", fmt.Errorf("%q is no URL", watchers.Clip(s))
 	case u.Scheme != "http" && u.Scheme != "https":
-		return "", fmt.Errorf("%q begins neither with http:// nor with https://", clip(s))
+		return "", fmt.Errorf("%q begins neither with http:// nor with https://", watchers.Clip(s))
 	case u.User != nil:
 		return "", errors.New("the URL holds a user or password, which Patroni wants for changes alone")
 	case u.Hostname() == "":
-		return "", fmt.Errorf("%q names no host", clip(s))
+		return "", fmt.Errorf("%q names no host", watchers.Clip(s))
 	}
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	return u.Scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port), nil

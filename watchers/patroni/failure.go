@@ -75,19 +75,3 @@ func (e evidence) failure(cluster, why string) *topology.Failure {
 	f.Text = fmt.Sprintf("asking Patroni's members for the leader of %s: %s; asking again within 10 s", cluster, strings.Join(parts, "; "))
 	return f
 }
-
-// clip keeps the beginning of a foreign text on one line.
-func clip(s string) string {
-	const most = 160
-	out := make([]rune, 0, most)
-	for _, r := range s {
-		if len(out) == most {
-			return string(out) + "…"
-		}
-		if r < ' ' {
-			r = ' '
-		}
-		out = append(out, r)
-	}
-	return string(out)
-}

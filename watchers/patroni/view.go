@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
@@ -35,7 +36,7 @@ type view struct {
 // itself alone; a list without members, or with two leaders, is trouble.
 func parseView(r reply, scope string) (view, *trouble) {
 	if r.status != http.StatusOK {
-		return view{}, &trouble{class: topology.FailStore, err: fmt.Errorf("status %d for the list of members: %s", r.status, clip(string(r.body)))}
+		return view{}, &trouble{class: topology.FailStore, err: fmt.Errorf("status %d for the list of members: %s", r.status, watchers.Clip(string(r.body)))}
 	}
 	var body struct {
 		Members      []json.RawMessage
@@ -71,7 +72,7 @@ func (v *view) add(raw json.RawMessage) error {
 		name = text(b["name"])
 	}
 	if name == "" {
-		v.fault("", "a member cannot be read and is left out: %s", clip(string(raw)))
+		v.fault("", "a member cannot be read and is left out: %s", watchers.Clip(string(raw)))
 		return nil
 	}
 	m := topology.Member{
@@ -83,7 +84,7 @@ func (v *view) add(raw json.RawMessage) error {
 		return nil
 	}
 	if m.Name != name {
-		v.fault(m.Name, "its name %q cannot be used in balancers", clip(name))
+		v.fault(m.Name, "its name %q cannot be used in balancers", watchers.Clip(name))
 	}
 	m.LSN, _ = topology.ParseLSN(text(b["lsn"])) // the word unknown is 0
 	var trouble error
@@ -104,7 +105,7 @@ func (v *view) add(raw json.RawMessage) error {
 		v.sync = append(v.sync, m.Name)
 	case "replica":
 	default:
-		v.fault(m.Name, "unknown role %q", clip(role))
+		v.fault(m.Name, "unknown role %q", watchers.Clip(role))
 	}
 	v.members = append(v.members, m)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
@@ -36,10 +37,10 @@ type word struct {
 // program's answer, or comes from another cluster, is trouble.
 func parseWord(r reply, scope string) (word, *trouble) {
 	if r.status == http.StatusUnauthorized || r.status == http.StatusForbidden {
-		return word{}, &trouble{class: topology.FailDenied, err: fmt.Errorf("status %d: %s", r.status, clip(string(r.body)))}
+		return word{}, &trouble{class: topology.FailDenied, err: fmt.Errorf("status %d: %s", r.status, watchers.Clip(string(r.body)))}
 	}
 	if r.status != http.StatusOK && r.status != http.StatusServiceUnavailable {
-		return word{}, contentTrouble(fmt.Errorf("status %d, where Patroni says 200 or 503: %s", r.status, clip(string(r.body))))
+		return word{}, contentTrouble(fmt.Errorf("status %d, where Patroni says 200 or 503: %s", r.status, watchers.Clip(string(r.body))))
 	}
 	var body struct {
 		Role, State, SystemID, Timeline, Unlocked, Location json.RawMessage
@@ -76,7 +77,7 @@ func foreign(got, want string) *trouble {
 	case "":
 		return contentTrouble(errors.New("the answer names no scope, so it is not Patroni's"))
 	}
-	return contentTrouble(fmt.Errorf("it is of scope %s and not of %s", clip(got), want))
+	return contentTrouble(fmt.Errorf("it is of scope %s and not of %s", watchers.Clip(got), want))
 }
 
 // unmarshal reads the fields of a JSON object. A field of the wrong form is the
@@ -85,7 +86,7 @@ func foreign(got, want string) *trouble {
 func unmarshal(body []byte, fields map[string]any) error {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(body, &all); err != nil || all == nil {
-		return fmt.Errorf("the answer is no whole JSON object: %s", clip(string(body)))
+		return fmt.Errorf("the answer is no whole JSON object: %s", watchers.Clip(string(body)))
 	}
 	for key, into := range fields {
 		raw, ok := all[key]
@@ -93,7 +94,7 @@ func unmarshal(body []byte, fields map[string]any) error {
 			continue
 		}
 		if err := json.Unmarshal(raw, into); err != nil {
-			return fmt.Errorf("%s cannot be read: %s", key, clip(string(raw)))
+			return fmt.Errorf("%s cannot be read: %s", key, watchers.Clip(string(raw)))
 		}
 	}
 	return nil
