@@ -38,6 +38,11 @@ func TestExampleHAProxy(t *testing.T) {
 	f.cluster = f.newCluster(lab.ClusterOptions{ProbeUser: "other"})
 	f.reigns = []reign{{node: f.node("n1")}}
 	f.do(f.node("n1").Exec(t.Context(), example(t, "haproxy/probe-role.sql", map[string]string{"'change me'": "'secret'"})))
+	for _, name := range []string{"n2", "n3"} { // an agent that is refused here asks again in a minute only
+		f.until("the probe role to reach "+name, func() bool {
+			return f.node(name).Exec(t.Context(), "SELECT 1/count(*) FROM pg_roles WHERE rolname = 'pgsteer' AND pg_has_role(oid, 'pg_monitor', 'member')") == nil
+		})
+	}
 
 	f.exampleConfig()
 	f.up()
