@@ -186,13 +186,20 @@ func (q requests) all() int { return q.stale + q.sure + q.blocking + q.plain }
 
 func (r *fleetRig) mark() int { return len(r.agent.Requests()) }
 
+// bubble is synctest.Test for fleets. The race detector's own runtime dies of that
+// many goroutines in fake time, so make test runs these once more without it.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	if raceDetector {
+		t.Skip("run without -race")
+	}
+	synctest.Test(t, f)
+}
+
 // sail starts a rig of n clusters in a bubble of fake time.
 func sail(t *testing.T, n int, f func(t *testing.T, r *fleetRig)) {
-	if raceDetector {
-		t.Skip("the race detector's own runtime dies of that many goroutines in a bubble; make test runs this package without it")
-	}
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		r := newFleetRig(t, n, ClientOptions{})
 		defer r.stop()
 		r.wait(2 * time.Second)

@@ -3,7 +3,6 @@ package consul
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pgsteer/pgsteer/watchers/consultest"
@@ -69,7 +68,7 @@ func TestFleetOfAThousand(t *testing.T) {
 
 // However the clusters came, their reads find together.
 func TestFleetThatCameOneByOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		r := newFleetRig(t, 0, ClientOptions{})
 		defer r.stop()
 		const n = 320
@@ -293,7 +292,7 @@ func TestFleetInDoubt(t *testing.T) {
 // A Consul that is no Enterprise ignores a namespace in transactions, and refuses
 // it in plain reads: those come first.
 func TestFleetInANamespace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		r := newFleetRig(t, 110, ClientOptions{Namespace: "team"})
 		defer r.stop()
 		r.wait(30 * time.Second)
