@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
-	"github.com/pgsteer/pgsteer/xds"
 )
 
 func (a *Agent) listeners() map[string]string {
@@ -46,28 +46,6 @@ func (a *Agent) sinks() []status.Sink {
 	return append(out, a.store.status())
 }
 
-// envoyStatus makes one sink of the xDS server. An Envoy that refused what it
-// was sent last is its trouble: it goes on with what it had before.
-func envoyStatus(s xds.Status) status.Sink {
-	sink := status.Sink{Name: partXDS, State: status.SinkOK, Counters: map[string]uint64{}, Gauges: map[string]uint64{"streams": uint64(len(s.Streams))}}
-	for kind, n := range s.Refused {
-		sink.Counters["refused_"+strings.ToLower(kind)] = n
-	}
-	if !s.Answering {
-		sink.State = status.SinkWaiting
-		sink.Error = "no Envoy is answered before these clusters are decided: " + strings.Join(s.Waiting, " ")
-	}
-	for _, st := range s.Streams {
-		for _, t := range st.Types {
-			if t.RefusedAt.After(t.AckedAt) {
-				sink.State, sink.Since = status.SinkFailing, t.RefusedAt
-				sink.Error = fmt.Sprintf("Envoy %s refuses %s and goes on with what it had: %s", st.Node, t.Type, t.Refusal)
-			}
-		}
-	}
-	return sink
-}
-
 func (a *Agent) clusterNames() []string { return a.cfg.Load().ClusterNames() }
 
 func (a *Agent) policy(name string) topology.Policy { return a.cfg.Load().Policy(name) }
@@ -78,11 +56,18 @@ func (a *Agent) policy(name string) topology.Policy { return a.cfg.Load().Policy
 func (a *Agent) tellSystemd(ctx context.Context) {
 	changes := a.views.Subscribe()
 	defer changes.Close()
+	alive, stopAlive := a.watchdog()
+	defer stopAlive()
 	for {
 		select {
 		case <-ctx.Done():
 			a.systemd.Stopping()
 			return
+		case <-alive:
+			if len(a.stuck()) == 0 {
+				a.systemd.Alive()
+			}
+			continue
 		case <-changes.Ready():
 			changes.Take()
 		}
@@ -94,6 +79,26 @@ func (a *Agent) tellSystemd(ctx context.Context) {
 			a.tellReady()
 		}
 	}
+}
+
+// watchdog ticks when the manager's watchdog is to be fed; without one, never.
+func (a *Agent) watchdog() (<-chan time.Time, func()) {
+	every := a.systemd.AliveEvery()
+	if every <= 0 {
+		return nil, func() {}
+	}
+	t := time.NewTicker(every)
+	return t.C, t.Stop
+}
+
+// stuck are the clusters whose state goroutine has not turned lately: it refreshes
+// its view at least once a second.
+func (a *Agent) stuck() []string {
+	now := a.now().Mono
+	return slices.DeleteFunc(a.clusterNames(), func(c string) bool {
+		v := a.views.Get(c)
+		return v == nil || v.Valid(now)
+	})
 }
 
 func (a *Agent) tellReloading() {
@@ -117,7 +122,7 @@ func (a *Agent) summary() string {
 			without = append(without, c)
 		}
 	}
-	text := fmt.Sprintf("%d clusters", len(clusters))
+	text := fmt.Sprintf("clusters: %d", len(clusters))
 	if len(without) > 0 {
 		text += fmt.Sprintf(", %d without a writer (%s)", len(without), strings.Join(without[:min(len(without), 5)], " "))
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/runtimeapi"
 	"github.com/pgsteer/pgsteer/agent/systemd"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers/consul"
@@ -67,6 +68,7 @@ type Agent struct {
 	views   latest.Map[string, topology.View]
 	store   *store
 	systemd systemd.Notifier
+	haproxy atomic.Pointer[runtimeapi.Pusher] // nil while no HAProxy is told
 
 	// cfg is what runs; the goroutine of Run exchanges it.
 	cfg     atomic.Pointer[config.Config]

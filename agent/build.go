@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 
 	"github.com/pgsteer/pgsteer/agent/agentcheck"
 	"github.com/pgsteer/pgsteer/agent/config"
-	"github.com/pgsteer/pgsteer/agent/runtimeapi"
 	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
-	"github.com/pgsteer/pgsteer/xds"
-	"github.com/pgsteer/pgsteer/xds/resources"
 )
 
 // The names of the parts.
@@ -49,7 +47,10 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 		}
 	}
 	l := cfg.Listen
-	server(partAgentCheck, l.AgentCheck, func() (*part, error) { return a.buildAgentCheck(l.AgentCheck) })
+	server(partAgentCheck, l.AgentCheck, func() (*part, error) { return a.buildAgentCheck(cfg, l.AgentCheck, nil) })
+	for _, p := range cfg.AgentCheck.Ports {
+		server(partAgentCheck+" "+string(p.Listen), p.Listen, func() (*part, error) { return a.buildAgentCheck(cfg, p.Listen, &p.Server) })
+	}
 	server(partHealth, l.Health, func() (*part, error) { return a.buildHealth(cfg) })
 	if secure := l.HealthTLS; !secure.Address.Off() {
 		all = append(all, plan{
@@ -59,9 +60,17 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 		})
 	}
 	server(partStatus, l.Status, func() (*part, error) { return a.buildStatus(l.Status) })
-	server(partXDS, l.XDS, func() (*part, error) { return a.buildXDS(cfg) })
-	if len(cfg.HAProxy.Sockets) > 0 {
-		add(partRuntime, cfg.HAProxy, func() (*part, error) { return a.buildRuntime(cfg.HAProxy) })
+	if path := cfg.StatusSocket(a.o.Getenv); path != "" {
+		all = append(all, plan{
+			name: partSocket, made: path, listens: true,
+			make: func() (*part, error) { return a.buildSocket(path, l.SocketMode) },
+		})
+	}
+	if !l.XDS.Off() {
+		all = append(all, a.planXDS(cfg))
+	}
+	if o := haproxyOptions(cfg); len(o.Sockets)+len(o.Masters) > 0 {
+		add(partRuntime, o, func() (*part, error) { return a.buildRuntime(o) })
 	}
 	groups, err := Groups(cfg)
 	if err != nil {
@@ -155,85 +164,58 @@ func (a *Agent) served(name string, address config.ListenAddress, serve func(con
 	return &part{listen: l, run: func(ctx context.Context) error { return serve(ctx, l) }}, nil
 }
 
-func (a *Agent) buildAgentCheck(address config.ListenAddress) (*part, error) {
+// buildAgentCheck makes the port that answers for every server, or with bound one
+// that answers for that server alone.
+func (a *Agent) buildAgentCheck(cfg *config.Config, address config.ListenAddress, bound *config.ServerRef) (*part, error) {
 	srv, err := agentcheck.New(agentcheck.Options{
-		Views: &a.views, Now: a.now, Clusters: a.clusterNames, Logger: a.log.With("component", partAgentCheck),
+		Views: &a.views, Now: a.now, Clusters: a.clusterNames, AdminWords: adminWords(cfg), Logger: a.log.With("component", partAgentCheck),
 	})
 	if err != nil {
 		return nil, err
 	}
-	p, err := a.served(partAgentCheck, address, srv.Serve)
+	name, serve := partAgentCheck, srv.Serve
+	var key atomic.Pointer[config.ServerRef]
+	if bound != nil {
+		name += " " + string(address)
+		key.Store(bound)
+		serve = func(ctx context.Context, l net.Listener) error {
+			return srv.ServeBound(ctx, l, func() agentcheck.Key { return agentcheck.Key(*key.Load()) })
+		}
+	}
+	p, err := a.served(name, address, serve)
 	if err != nil {
 		return nil, err
 	}
+	p.live = func(cfg *config.Config) {
+		srv.SetAdminWords(adminWords(cfg))
+		for _, p := range cfg.AgentCheck.Ports {
+			if bound != nil && p.Listen == address {
+				key.Store(&p.Server)
+			}
+		}
+	}
 	p.status = func() []status.Sink {
 		n := srv.Counters()
-		return []status.Sink{{Name: partAgentCheck, State: status.SinkOK, Counters: map[string]uint64{
+		return []status.Sink{{Name: name, State: status.SinkOK, Counters: map[string]uint64{
 			"up": n.Up.Load(), "drain": n.Drain.Load(), "down": n.Down.Load(), "silent": n.Silent.Load(),
-			"unknown": n.Unknown.Load(), "empty": n.Empty.Load(), "rejected": n.Rejected.Load(), "failed": n.Failed.Load(),
+			"unknown": n.Unknown.Load(), "oversized": n.Oversized.Load(), "empty": n.Empty.Load(),
+			"rejected": n.Rejected.Load(), "failed": n.Failed.Load(),
 		}}}
 	}
 	return p, nil
 }
 
+func adminWords(cfg *config.Config) agentcheck.AdminWords {
+	return cfg.AgentCheck.AdminWords == config.AdminAlways
+}
+
 func (a *Agent) buildStatus(address config.ListenAddress) (*part, error) {
-	srv := status.New(status.Options{
+	return a.served(partStatus, address, a.statusServer().Serve)
+}
+
+func (a *Agent) statusServer() *status.Server {
+	return status.New(status.Options{
 		Views: &a.views, Now: a.now, Clusters: a.clusterNames, Policy: a.policy,
-		Agent: a.about, Sinks: a.sinks, Observations: a.observations(), Logger: a.log.With("component", partStatus),
+		Agent: a.about, Sinks: a.sinks, Observations: a.observations(), Envoys: a.envoys, Logger: a.log.With("component", partStatus),
 	})
-	return a.served(partStatus, address, srv.Serve)
-}
-
-func (a *Agent) buildXDS(cfg *config.Config) (*part, error) {
-	srv := xds.New(xds.Options{
-		Views: &a.views, Now: a.now, Clusters: a.clusterNames, Logger: a.log.With("component", partXDS),
-		Settings: envoySettings(cfg),
-	})
-	p, err := a.served(partXDS, cfg.Listen.XDS, srv.Run)
-	if err != nil {
-		return nil, err
-	}
-	p.live = func(cfg *config.Config) { srv.Reconfigure(envoySettings(cfg)) }
-	p.status = func() []status.Sink { return []status.Sink{envoyStatus(srv.Status())} }
-	return p, nil
-}
-
-func envoySettings(cfg *config.Config) resources.Settings {
-	listen := make(map[string]topology.Address)
-	for _, cl := range cfg.Clusters {
-		for _, p := range cl.Pools {
-			if at := cfg.EnvoyListen(p); !at.Off() {
-				host, port := at.HostPort()
-				listen[resources.Name(cl.Name, p.Name)] = topology.Address{Host: host, Port: port}
-			}
-		}
-	}
-	return resources.Settings{
-		ConnectTimeout: cfg.Envoy.ConnectTimeout,
-		Listen: func(cluster, pool string) (topology.Address, bool) {
-			addr, ok := listen[resources.Name(cluster, pool)]
-			return addr, ok
-		},
-	}
-}
-
-func (a *Agent) buildRuntime(h config.HAProxy) (*part, error) {
-	push, err := runtimeapi.New(runtimeapi.Options{
-		Sockets: h.Sockets, Views: &a.views, Now: a.now, Timeout: h.Timeout,
-		Logger: a.log.With("component", partRuntime),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &part{run: push.Run, status: func() []status.Sink {
-		var out []status.Sink
-		for _, s := range push.Status() {
-			sink := status.Sink{Name: partRuntime + " " + s.Socket, State: status.SinkOK, Since: s.Since, Counters: map[string]uint64{"pushes": s.Pushes}}
-			if s.Err != nil {
-				sink.State, sink.Error = status.SinkFailing, s.Err.Error()
-			}
-			out = append(out, sink)
-		}
-		return out
-	}}, nil
 }

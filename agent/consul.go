@@ -52,6 +52,6 @@ func (w *watch) catalog(client *consul.Client) error {
 	if err != nil {
 		return err
 	}
-	w.sources[c.ID()] = c
+	w.add(c.ID(), c)
 	return nil
 }

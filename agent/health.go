@@ -1,11 +1,8 @@
 package agent
 
 import (
-	"context"
 	"crypto/tls"
 	"net/http"
-	"sync"
-	"time"
 
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/healthapi"
@@ -28,7 +25,7 @@ func (a *Agent) buildHealth(cfg *config.Config) (*part, error) {
 
 // buildHealthTLS makes the one with TLS.
 func (a *Agent) buildHealthTLS(cfg *config.Config) (*part, error) {
-	secure, err := newListenerTLS(cfg.Listen.HealthTLS, a.log.With("component", partHealthTLS))
+	secure, err := newListenerTLS(cfg.Listen.HealthTLS, a.log.With("component", partHealthTLS), "http/1.1")
 	if err != nil {
 		return nil, err
 	}
@@ -40,15 +37,7 @@ func (a *Agent) buildHealthTLS(cfg *config.Config) (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	serve := p.run
-	p.run = func(ctx context.Context) error {
-		ctx, cancel := context.WithCancel(ctx)
-		var wg sync.WaitGroup
-		wg.Go(func() { secure.follow(ctx, time.NewTicker(lookEvery)) })
-		defer wg.Wait()
-		defer cancel()
-		return serve(ctx)
-	}
+	p.run = secure.beside(p.run)
 	p.live = a.liveHealth(srv)
 	p.status = func() []status.Sink {
 		s := healthStatus(partHealthTLS, srv)

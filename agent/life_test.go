@@ -12,7 +12,7 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/topology"
-	"github.com/pgsteer/pgsteer/watchers"
+	"github.com/pgsteer/pgsteer/watchers/resolve"
 )
 
 func TestASourceThatEndsIsNotSilent(t *testing.T) {
@@ -26,10 +26,8 @@ func TestASourceThatEndsIsNotSilent(t *testing.T) {
 				t.Fatal(err)
 			}
 			over := make(chan struct{})
-			w := &watch{
-				sources: map[topology.SourceID]watchers.Source{{Kind: topology.SourceFile, Name: "odd"}: ending{over, end}},
-				faults:  make(chan error, 1),
-			}
+			w := &watch{sources: make(map[topology.SourceID]*resolve.Source), now: a.now, log: a.log, faults: make(chan error, 1)}
+			w.add(topology.SourceID{Kind: topology.SourceFile, Name: "odd"}, ending{over, end})
 			a.parts[partCluster+"odd"] = &part{
 				name: partCluster + "odd",
 				run:  func(ctx context.Context) error { return w.run(ctx, func(topology.Observation) {}) },
@@ -210,7 +208,7 @@ func TestSystemdIsTold(t *testing.T) {
 	text := base + listen() + "clusters:\n  main: {nodes: {n1: " + freePort(t) + "}}\n"
 	r.write(text)
 	r.up()
-	if s := next("READY=1"); !strings.Contains(s, "STATUS=1 clusters, 1 without a writer (main)") {
+	if s := next("READY=1"); !strings.Contains(s, "STATUS=clusters: 1, 1 without a writer (main)") {
 		t.Errorf("told %q", s)
 	}
 	r.write("clusters: [")

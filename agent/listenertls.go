@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,8 +21,9 @@ const lookEvery = 2 * time.Second
 // used change nothing. Files are never read for a connection: a disk that hangs
 // must not keep the answer from a health check.
 type listenerTLS struct {
-	pair  *rotating[*tls.Certificate]
-	roots *rotating[*x509.CertPool] // nil: clients need no certificate
+	protos []string // of the application, for ALPN
+	pair   *rotating[*tls.Certificate]
+	roots  *rotating[*x509.CertPool] // nil: clients need no certificate
 
 	now atomic.Pointer[tls.Config]
 	// What now was made of; only look touches them.
@@ -30,8 +32,9 @@ type listenerTLS struct {
 }
 
 // newListenerTLS reads the files for the first time; here a fault is an error.
-func newListenerTLS(l config.TLSListener, log *slog.Logger) (*listenerTLS, error) {
-	t := &listenerTLS{}
+// Protos are what is spoken over it.
+func newListenerTLS(l config.TLSListener, log *slog.Logger, protos ...string) (*listenerTLS, error) {
+	t := &listenerTLS{protos: protos}
 	var err error
 	if t.pair, err = newRotating(log, parsePair, l.CertFile, l.KeyFile); err != nil {
 		return nil, fmt.Errorf("cert_file with key_file %s: %w", l.KeyFile, err)
@@ -56,7 +59,7 @@ func (t *listenerTLS) look() {
 		return
 	}
 	t.madeOf, t.madeOfRoots = pair, roots
-	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{*pair}}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: t.protos, Certificates: []tls.Certificate{*pair}}
 	if roots != nil {
 		c.ClientCAs, c.ClientAuth = roots, tls.RequireAndVerifyClientCert
 	}
@@ -73,6 +76,18 @@ func (t *listenerTLS) follow(ctx context.Context, tick *time.Ticker) {
 		case <-tick.C:
 			t.look()
 		}
+	}
+}
+
+// beside looks at the files for as long as a server runs.
+func (t *listenerTLS) beside(serve func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { t.follow(ctx, time.NewTicker(lookEvery)) })
+		defer wg.Wait()
+		defer cancel()
+		return serve(ctx)
 	}
 }
 

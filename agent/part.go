@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/status"
+	"github.com/pgsteer/pgsteer/xds"
 )
 
 // stopPatience is how long parts may take to stop before the agent goes on
@@ -29,6 +30,7 @@ type part struct {
 	run    func(context.Context) error // returns nil when the context ends, else it is a fault
 	status func() []status.Sink        // nil, or how the part fares
 	live   func(*config.Config)        // nil, or what takes new settings without a restart
+	envoys func() xds.Status           // of the server for Envoys
 
 	cancel context.CancelFunc
 	done   chan struct{}

@@ -73,17 +73,29 @@ func TestPatroniREST(t *testing.T) {
 	ours, next := newAuthority(t, "ours"), newAuthority(t, "next")
 	p := newPatroniRig(t, ours)
 	root := p.file("ca.pem", ours.pem())
-	p.write(base, listen(), fmt.Sprintf(`consul: {address: "http://127.0.0.1:1"}
+	write := func(consul string) {
+		p.write(base, listen(), fmt.Sprintf(`consul: {address: %q}
 clusters:
   main:
     authority: patroni
     patroni: {source: rest, scope: prod, endpoints: [%q], ca_file: %s}
-`, p.urls[0], filepath.Base(root)))
+`, consul, p.urls[0], filepath.Base(root)))
+	}
+	write("http://127.0.0.1:1")
 	p.up()
 	p.settled("main", "n1", "n2")
 	p.authority(topology.AuthorityStateCurrent)
 	if text := p.statusText(); !strings.Contains(text, "patroni current, names n1") {
 		t.Errorf("status:\n%s", text)
+	}
+
+	// Consul is no matter of this cluster, so another one restarts nothing.
+	write("http://127.0.0.1:2")
+	if err := p.reload(); err != nil {
+		t.Fatal(err)
+	}
+	if l := p.log.String(); !strings.Contains(l, `msg="configuration taken" started="" stopped=""`) {
+		t.Errorf("the reload restarted something: %s", l)
 	}
 
 	// Another certificate than one of ours: the authority is lost, and nobody is cut.

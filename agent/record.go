@@ -29,9 +29,11 @@ func (a *Agent) watched(name string) (tap.Source, bool) {
 		return tap.Source{}, false
 	}
 	return tap.Source{Tap: &c.tap, Cluster: cl, Zone: cfg.Zone, Secrets: func() []string {
-		secrets := []string{cfg.Consul.Token.Reveal(), cl.Postgres.Password.Reveal()}
-		if c.watch.password != nil {
-			secrets = append(secrets, c.watch.password()) // it may have been changed since
+		secrets := []string{cfg.Consul.Token.Reveal(), cl.Postgres.Password.Reveal(), cl.Monitor.Password.Reveal()}
+		for _, now := range []func() string{c.watch.password, c.watch.monitorPassword} {
+			if now != nil {
+				secrets = append(secrets, now()) // it may have been changed since
+			}
 		}
 		return secrets
 	}}, true

@@ -13,7 +13,7 @@ import (
 )
 
 func (a *Agent) buildTemplates(groups []apply.Group) (*part, error) {
-	ap, err := apply.New(apply.Options{Groups: groups, Views: &a.views, Now: a.now, Logger: a.log.With("component", partTemplates)})
+	ap, err := apply.New(apply.Options{Groups: groups, Views: &a.views, Now: a.now, Bring: a.bringHAProxy, Logger: a.log.With("component", partTemplates)})
 	if err != nil {
 		return nil, err
 	}
@@ -23,7 +23,7 @@ func (a *Agent) buildTemplates(groups []apply.Group) (*part, error) {
 	return &part{run: ap.Run, live: retry, status: func() []status.Sink {
 		var out []status.Sink
 		for _, s := range ap.Status() {
-			counters := map[string]uint64{"reloads": s.Reloads, "reloads_failed": s.ReloadsFailed}
+			counters := map[string]uint64{"reloads": s.Reloads, "reloads_failed": s.ReloadsFailed, "runtime": s.Runtime}
 			for why, n := range s.Refused {
 				counters["refused_"+why] = n
 			}
@@ -45,9 +45,10 @@ func Groups(cfg *config.Config) ([]apply.Group, error) {
 	var groups []apply.Group
 	for _, t := range cfg.Templates {
 		g := apply.Group{
-			Name: t.Name, Settings: renderSettings(cfg), Check: t.Check, Reload: t.Reload, MasterSocket: t.MasterSocket,
+			Name: t.Name, Settings: renderSettings(cfg), Check: t.Check, Reload: t.Reload, Unit: t.ReloadUnit, MasterSocket: t.MasterSocket, Runtime: t.Runtime,
 			Timeout: t.Timeout, ReloadInterval: t.ReloadInterval,
 		}
+		g.Settings.Vars = t.Vars
 		for _, name := range cfg.ClusterNames() {
 			if t.Covers(name) {
 				g.Clusters = append(g.Clusters, name)
@@ -60,6 +61,7 @@ func Groups(cfg *config.Config) ([]apply.Group, error) {
 			}
 			g.Files = append(g.Files, apply.File{
 				Template: render.Template{Name: name, Text: text}, Destination: f.Destination, Mode: f.Mode.Mode(),
+				HAProxy: f.IsHAProxy(),
 			})
 		}
 		groups = append(groups, g)
@@ -83,7 +85,7 @@ func templateText(f config.File) (text, name string, err error) {
 }
 
 func renderSettings(cfg *config.Config) render.Settings {
-	s := render.Settings{Listen: make(map[render.PoolID][]netip.AddrPort)}
+	s := render.Settings{Listen: make(map[render.PoolID][]netip.AddrPort), Options: renderOptions(cfg.HAProxy.File)}
 	s.Agent, _ = netip.ParseAddrPort(string(cfg.Listen.AgentCheck))
 	for _, cl := range cfg.Clusters {
 		for _, p := range cl.Pools {
@@ -99,4 +101,16 @@ func renderSettings(cfg *config.Config) render.Settings {
 		}
 	}
 	return s
+}
+
+func renderOptions(f config.HAProxyFile) render.Options {
+	o := render.Options{
+		MaxConn: f.MaxConn, ServerMaxConn: f.ServerMaxConn, BindCertificate: f.BindCertificate, ServerCAFile: f.ServerCAFile,
+		ConnectTimeout: f.Timeouts.Connect, ClientTimeout: f.Timeouts.Client, ServerTimeout: f.Timeouts.Server,
+		CheckTimeout: f.Timeouts.Check, QueueTimeout: f.Timeouts.Queue, TCPUserTimeout: f.Timeouts.TCPUser,
+		CheckInterval: f.CheckInterval, Fall: f.Fall, Rise: f.Rise, AgentInterval: f.AgentInterval,
+		HardStopAfter: f.HardStopAfter, MaxReloads: f.MaxReloads,
+	}
+	o.StatsListen, _ = netip.ParseAddrPort(string(f.StatsListen)) // off: the zero value, which is nowhere
+	return o
 }

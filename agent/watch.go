@@ -19,6 +19,7 @@ import (
 	"github.com/pgsteer/pgsteer/watchers/file"
 	"github.com/pgsteer/pgsteer/watchers/patroni"
 	"github.com/pgsteer/pgsteer/watchers/postgres"
+	"github.com/pgsteer/pgsteer/watchers/resolve"
 )
 
 // watch runs the sources of one cluster: those of the configuration, and a
@@ -33,12 +34,14 @@ type watch struct {
 	tls func(host string) *tls.Config
 	// password is asked before each login; nil: there is none.
 	password func() string
+	// monitorPassword is that of pg_auto_failover's monitor.
+	monitorPassword func() string
 	// agent is the row that the write probe writes: agents that wrote the same one
 	// would wait for one another.
 	agent string
 	// authority is nil unless the cluster has one.
 	authority authoritySource
-	sources   map[topology.SourceID]watchers.Source
+	sources   map[topology.SourceID]*resolve.Source
 
 	// These belong to the state goroutine.
 	probes map[string]*probe // by node
@@ -68,25 +71,28 @@ func newWatch(c config.Cluster, client *consul.Client, now topology.Ticker, base
 	log := base.With("cluster", c.Name)
 	w := &watch{
 		cluster: c, now: now, base: base, log: log,
-		sources: make(map[topology.SourceID]watchers.Source), probes: make(map[string]*probe), faults: make(chan error, 1),
+		sources: make(map[topology.SourceID]*resolve.Source), probes: make(map[string]*probe), faults: make(chan error, 1),
 	}
 	w.agent, _ = os.Hostname() // without a name the prober's default will do
 	var err error
 	if w.tls, err = tlsFor(c.Postgres, log); err != nil {
 		return nil, err
 	}
-	if c.Postgres.PasswordFile != "" {
-		p, err := newRotating(log, parsePassword, c.Postgres.PasswordFile)
-		if err != nil {
-			return nil, fmt.Errorf("password of role %s: %w", c.Postgres.User, err)
-		}
-		w.password = p.get
+	if w.password, err = w.passwordOf(c.Postgres); err != nil {
+		return nil, err
 	}
-	if c.Authority == topology.AuthorityPatroni {
-		if w.authority, err = w.patroni(client); err != nil {
-			return nil, err
-		}
-		w.sources[w.authority.ID()] = w.authority
+	switch c.Authority {
+	case topology.AuthorityPatroni:
+		w.authority, err = w.patroni(client)
+	case topology.AuthorityMonitor:
+		w.authority, err = w.monitor()
+	case topology.AuthorityNone:
+	}
+	if err != nil {
+		return nil, err
+	}
+	if w.authority != nil {
+		w.add(w.authority.ID(), w.authority)
 	}
 	if len(c.Nodes) > 0 {
 		if err := w.list(file.Options{Name: "config", Static: c.Nodes}); err != nil {
@@ -126,6 +132,13 @@ func (w *watch) patroni(client *consul.Client) (authoritySource, error) {
 	})
 }
 
+// add adds a source, whose nodes may have DNS names for addresses.
+func (w *watch) add(id topology.SourceID, s watchers.Source) {
+	w.sources[id] = resolve.Wrap(s, resolve.Options{
+		Refresh: w.cluster.Postgres.DNSTTLMax, Now: w.now, Logger: w.log.With("component", "names"),
+	})
+}
+
 // list adds a source of nodes that are written down.
 func (w *watch) list(o file.Options) error {
 	o.Cluster, o.Now, o.Logger = w.cluster.Name, w.now, w.base.With("component", "file")
@@ -133,7 +146,7 @@ func (w *watch) list(o file.Options) error {
 	if err != nil {
 		return err
 	}
-	w.sources[topology.SourceID{Kind: topology.SourceFile, Name: o.Name}] = f
+	w.add(topology.SourceID{Kind: topology.SourceFile, Name: o.Name}, f)
 	return nil
 }
 
@@ -207,6 +220,9 @@ func (w *watch) follow(ctx context.Context, nodes []topology.Node, d topology.De
 			delete(w.probes, name)
 		}
 	}
+	if len(d.Burst)+len(d.BackOff) > 0 {
+		w.nudgeNames() // a node that does not answer may have moved
+	}
 	for _, n := range nodes {
 		p := w.probes[n.Name]
 		if p == nil {
@@ -226,21 +242,32 @@ func (w *watch) follow(ctx context.Context, nodes []topology.Node, d topology.De
 	}
 }
 
-func (w *watch) start(ctx context.Context, n topology.Node) *probe {
-	if n.Address.IsZero() || ctx.Err() != nil {
-		return nil
+func (w *watch) nudgeNames() {
+	for _, s := range w.sources {
+		s.Nudge()
 	}
+}
+
+// asked is how a node is asked.
+func (w *watch) asked(n topology.Node) postgres.Options {
 	pg := w.cluster.Postgres
 	var tlsConfig *tls.Config
 	if w.tls != nil {
-		tlsConfig = w.tls(n.Address.Host)
+		tlsConfig = w.tls(cmp.Or(n.HostName, n.Address.Host)) // certificates name hosts
 	}
-	prober, err := postgres.New(postgres.Options{
+	return postgres.Options{
 		Cluster: w.cluster.Name, Node: n.Name, Address: n.Address,
 		User: pg.User, Database: pg.Database, Password: w.password, TLS: tlsConfig, PlainToo: pg.SSLMode == config.SSLPrefer,
 		Interval: pg.Interval, QueryTimeout: pg.QueryTimeout, ConnectTimeout: pg.ConnectTimeout, LoginEvery: pg.LoginEvery,
 		WriteProbe: pg.WriteProbe, Agent: w.agent, Now: w.now, Logger: w.base.With("component", "postgres"),
-	})
+	}
+}
+
+func (w *watch) start(ctx context.Context, n topology.Node) *probe {
+	if n.Address.IsZero() || ctx.Err() != nil {
+		return nil
+	}
+	prober, err := postgres.New(w.asked(n))
 	if err != nil {
 		// Everything it can fail on was checked with the configuration.
 		w.log.Error("node cannot be probed and stays undecided", "node", n.Name, "err", err)

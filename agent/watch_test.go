@@ -87,3 +87,20 @@ func TestTheWriterIsWrittenTo(t *testing.T) {
 		t.Errorf("%d writes to a standby", n)
 	}
 }
+
+// A node that has a name is known by its address from there on (field report FR-29).
+func TestNodeByName(t *testing.T) {
+	n1 := newNode(t, primary)
+	_, port, err := net.SplitHostPort(n1.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t)
+	r.write(base, listen(), fmt.Sprintf("clusters:\n  main:\n    nodes: {n1: localhost:%s}\n", port))
+	r.up()
+	r.writer("main", "n1")
+	n := r.view("main").Snapshot.Nodes[0]
+	if n.Address.String() != n1.addr || n.HostName != "localhost" {
+		t.Errorf("n1 is at %s by the name %q, want %s, localhost", n.Address, n.HostName, n1.addr)
+	}
+}

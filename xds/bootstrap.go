@@ -16,11 +16,50 @@ type BootstrapOptions struct {
 	Cluster string
 	// Clusters are the database clusters this Envoy shall know. None: all.
 	Clusters []string
-	// Server is where pgsteer serves Envoys. Zero: 127.0.0.1:18000.
-	Server topology.Address
+	// Servers are where agents serve Envoys. Envoy subscribes to one, and to another
+	// when that is away. None: 127.0.0.1:7434.
+	Servers []topology.Address
+	// TLS of the subscription. Zero: in the clear.
+	TLS BootstrapTLS
 	// AdminAddress is where Envoy's admin interface listens. Zero: it has none.
 	AdminAddress topology.Address
 }
+
+// BootstrapTLS is how an Envoy speaks TLS to its agents. Files are read by Envoy,
+// when it starts.
+type BootstrapTLS struct {
+	CAFile            string // of the agents' certificates; empty: no TLS
+	CertFile, KeyFile string // Envoy's own; empty: none
+	// ServerName must be in the agents' certificates. Needed with CAFile.
+	ServerName string
+}
+
+func (t BootstrapTLS) text() string {
+	if t.CAFile == "" {
+		return ""
+	}
+	kind, own := "DNS", ""
+	if _, literal := (topology.Address{Host: t.ServerName}).IP(); literal {
+		kind = "IP_ADDRESS"
+	}
+	if t.CertFile != "" {
+		own = fmt.Sprintf("\n          tls_certificates: [{certificate_chain: {filename: %s}, private_key: {filename: %s}}]",
+			strconv.Quote(t.CertFile), strconv.Quote(t.KeyFile))
+	}
+	return strings.NewReplacer("${name}", strconv.Quote(t.ServerName), "${kind}", kind, "${ca}", strconv.Quote(t.CAFile), "${own}", own).Replace(bootstrapTLS)
+}
+
+const bootstrapTLS = `    transport_socket:
+      name: envoy.transport_sockets.tls
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+        sni: ${name}
+        common_tls_context:
+          alpn_protocols: [h2]${own}
+          validation_context:
+            trusted_ca: {filename: ${ca}}
+            match_typed_subject_alt_names: [{san_type: ${kind}, matcher: {exact: ${name}}}]
+`
 
 // Bootstrap returns the configuration file of an Envoy that subscribes to this
 // agent, with the command line it needs in its head.
@@ -31,16 +70,19 @@ func Bootstrap(o BootstrapOptions) string {
 	if o.Cluster == "" {
 		o.Cluster = "pgsteer"
 	}
-	if o.Server.IsZero() {
-		o.Server = topology.Address{Host: "127.0.0.1", Port: 18000}
+	if len(o.Servers) == 0 {
+		o.Servers = []topology.Address{{Host: "127.0.0.1", Port: 7434}}
 	}
-	discovery := "STRICT_DNS"
-	if _, literal := o.Server.IP(); literal {
-		discovery = "STATIC"
+	discovery, servers := "STATIC", make([]string, len(o.Servers))
+	for i, s := range o.Servers {
+		if _, literal := s.IP(); !literal {
+			discovery = "STRICT_DNS"
+		}
+		servers[i] = fmt.Sprintf("\n        - endpoint: {address: {%s}}", socket(s))
 	}
 	return strings.NewReplacer(
 		"${admin}", admin(o.AdminAddress), "${node}", strconv.Quote(o.NodeID), "${cluster}", strconv.Quote(o.Cluster),
-		"${metadata}", metadata(o.Clusters), "${type}", discovery, "${server}", socket(o.Server),
+		"${metadata}", metadata(o.Clusters), "${type}", discovery, "${servers}", strings.Join(servers, ""), "${tls}", o.TLS.text(),
 	).Replace(bootstrap)
 }
 
@@ -97,7 +139,8 @@ static_resources:
         "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
         explicit_http_config:
           http2_protocol_options: {connection_keepalive: {interval: 10s, timeout: 5s}}
-    load_assignment:
+${tls}    load_assignment:
       cluster_name: pgsteer
-      endpoints: [{lb_endpoints: [{endpoint: {address: {${server}}}}]}]
+      endpoints:
+      - lb_endpoints:${servers}
 `

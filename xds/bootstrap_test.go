@@ -2,12 +2,16 @@ package xds
 
 import (
 	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	yaml "go.yaml.in/yaml/v4"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -24,7 +28,8 @@ func TestBootstrap(t *testing.T) {
 		{"defaults", BootstrapOptions{}, "STATIC"},
 		{"all", BootstrapOptions{
 			NodeID: `app "7"`, Cluster: "apps", Clusters: []string{"main", "beta"},
-			Server:       topology.Address{Host: "pgsteer.example.org", Port: 18001},
+			Servers:      []topology.Address{{Host: "10.0.0.1", Port: 18001}, {Host: "pgsteer.example.org", Port: 18001}},
+			TLS:          BootstrapTLS{CAFile: "/etc/envoy/ca.pem", CertFile: "/etc/envoy/me.pem", KeyFile: "/etc/envoy/me.key", ServerName: "pgsteer.example.org"},
 			AdminAddress: topology.Address{Host: "::1", Port: 9901},
 		}, "STRICT_DNS"},
 	} {
@@ -36,16 +41,44 @@ func TestBootstrap(t *testing.T) {
 			}
 			c := b.GetStaticResources().GetClusters()[0]
 			same(t, "discovery", tc.want, c.GetType().String())
+			same(t, "agents", max(1, len(tc.o.Servers)), len(c.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()))
+			same(t, "TLS", tc.o.TLS.CAFile != "", c.GetTransportSocket() != nil)
 			same(t, "protocol", corev3.ApiConfigSource_DELTA_GRPC, b.GetDynamicResources().GetAdsConfig().GetApiType())
 			same(t, "admin", tc.o.AdminAddress.Host, b.GetAdmin().GetAddress().GetSocketAddress().GetAddress())
 			s := new(stream)
 			s.store, s.notes = newStore(), newNotes(new(ledger), topology.NewTicker(time.Now), "", "")
-			s.identify(b.GetNode())
+			if err := s.identify(b.GetNode()); err != nil {
+				t.Error(err)
+			}
 			same(t, "clusters", len(tc.o.Clusters), len(s.only))
 			if !strings.Contains(file, "--drain-time-s 0 --drain-strategy immediate") {
 				t.Error("the command line is not told")
 			}
 		})
+	}
+}
+
+// TestBootstrapPleasesEnvoy: Envoy itself takes the file, with and without TLS.
+func TestBootstrapPleasesEnvoy(t *testing.T) {
+	binary, dir := findEnvoy(t), t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	secure := BootstrapTLS{CAFile: write("ca.pem", ""), ServerName: "agents.example.org"}
+	server := topology.Address{Host: "pgsteer.example.org", Port: 18001}
+	for name, o := range map[string]BootstrapOptions{
+		"plain": {}, "several": {Servers: []topology.Address{server, {Host: "::1", Port: 1}}, AdminAddress: topology.Address{Host: "127.0.0.1", Port: 9901}},
+		"secure": {Servers: []topology.Address{server}, TLS: secure, Clusters: []string{"main"}},
+	} {
+		out, err := exec.Command(binary, "--mode", "validate", "-l", "error", "-c", write(name+".yaml", Bootstrap(o))).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
 	}
 }
 

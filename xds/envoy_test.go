@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/healthapi"
+	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/xds/resources"
 )
@@ -156,13 +159,20 @@ func (s *session) ended() error {
 type cluster struct {
 	t        *testing.T
 	rig      *rig
-	settings resources.Settings
+	settings Settings
 	a, b     *backend
 	front    string // where Envoy listens for the write pool
 	gen      uint64
+	silence  func() // ends the answers to health checks
 }
 
 func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	return newClusterWith(t, resources.SessionsDrain)
+}
+
+// newClusterWith serves its write pool by a mode of sessions.
+func newClusterWith(t *testing.T, mode resources.Sessions) *cluster {
 	t.Helper()
 	findEnvoy(t)
 	c := &cluster{t: t, a: newBackend(t, "n1"), b: newBackend(t, "n2")}
@@ -174,7 +184,12 @@ func newCluster(t *testing.T) *cluster {
 	_ = free.Close()
 	c.front = front.String()
 	c.settings.Listen = func(_, pool string) (topology.Address, bool) { return front, pool == "primary" }
-	c.rig = newRig(t, Options{Settings: c.settings})
+	c.settings.Sessions = func(string, string) resources.Sessions { return mode }
+	views := new(latest.Map[string, topology.View])
+	if mode == resources.SessionsHealthCheck {
+		c.check(views)
+	}
+	c.rig = newRig(t, Options{Settings: c.settings, Views: views})
 	return c
 }
 
@@ -190,6 +205,25 @@ func (c *cluster) decide(held string, a, b topology.Verdict) {
 		}
 	}
 	c.rig.set(snap)
+}
+
+// check answers Envoy's questions about the nodes.
+func (c *cluster) check(views *latest.Map[string, topology.View]) {
+	c.t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	srv, err := healthapi.New(healthapi.Options{Views: views, Now: topology.NewTicker(time.Now), DrainStatus: http.StatusServiceUnavailable})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(ctx, ln) }()
+	c.silence = func() { cancel(); <-done }
+	c.t.Cleanup(c.silence)
+	c.settings.Check.Address = mustParse(c.t, ln.Addr().String())
 }
 
 // reach opens a session once Envoy lets it through, to the node.
@@ -236,7 +270,7 @@ func (c *cluster) cut(all []*session, since time.Time) time.Duration {
 func TestEnvoyWriterChange(t *testing.T) {
 	c := newCluster(t)
 	c.decide("", up, down)
-	startEnvoy(t, BootstrapOptions{Server: mustParse(t, c.rig.addr)})
+	startEnvoy(t, BootstrapOptions{Servers: []topology.Address{mustParse(t, c.rig.addr)}})
 	names := []string{"n1", "n2"}
 	var took []time.Duration
 	for round := range 6 {
@@ -276,7 +310,7 @@ func TestEnvoyWriterChange(t *testing.T) {
 func TestEnvoyNoWriter(t *testing.T) {
 	c := newCluster(t)
 	c.decide("", up, down)
-	startEnvoy(t, BootstrapOptions{Server: mustParse(t, c.rig.addr)})
+	startEnvoy(t, BootstrapOptions{Servers: []topology.Address{mustParse(t, c.rig.addr)}})
 	held := c.reachAll("n1", 10)
 	c.decide("", down, down)
 	c.cut(held, time.Now())
@@ -290,7 +324,7 @@ func TestEnvoyNoWriter(t *testing.T) {
 func TestEnvoyServerRestart(t *testing.T) {
 	c := newCluster(t)
 	c.decide("", up, down)
-	startEnvoy(t, BootstrapOptions{Server: mustParse(t, c.rig.addr)})
+	startEnvoy(t, BootstrapOptions{Servers: []topology.Address{mustParse(t, c.rig.addr)}})
 	held := c.reachAll("n1", 30)
 	works := func(when string) {
 		t.Helper()

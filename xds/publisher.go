@@ -25,7 +25,9 @@ type publisher struct {
 	views    *latest.Map[string, topology.View]
 	clusters func() []string
 	settings resources.Settings
-	changed  chan resources.Settings // newer settings
+	hold     *hold
+	leaving  leaving
+	changed  chan Settings // newer settings
 	now      topology.Ticker
 	log      *slog.Logger
 	store    *store
@@ -43,6 +45,7 @@ type publication struct {
 	urgent   uint64 // the snapshot's urgent generation
 	set      *encoded
 	writers  map[string]string
+	checked  map[string][]resources.Host
 	warnings []string
 }
 
@@ -51,12 +54,19 @@ type settling struct{ first, due topology.Mono }
 
 func newPublisher(o Options, st *store) *publisher {
 	p := &publisher{
-		views: o.Views, clusters: o.Clusters, settings: o.Settings, now: o.Now, log: o.Logger, store: st,
+		views: o.Views, clusters: o.Clusters, now: o.Now, log: o.Logger, store: st,
+		hold:      newHold(o.Memory, o.Settings.Release, o.Logger),
 		published: make(map[string]*publication), pending: make(map[string]settling),
-		changed: make(chan resources.Settings, 1),
+		leaving: make(leaving), changed: make(chan Settings, 1),
 	}
-	p.settings.Standing = p.standing
+	p.set(o.Settings)
 	return p
+}
+
+// set takes settings.
+func (p *publisher) set(s Settings) {
+	p.settings, p.hold.release = s.Settings, s.Release
+	p.settings.Standing, p.settings.Leaving = p.standing, p.leaving.of
 }
 
 // standing tells who the writer of a pool is as it stands at Envoy.
@@ -87,8 +97,8 @@ func (p *publisher) run(ctx context.Context) {
 			}
 		case <-timer.C:
 			p.publishDue()
-		case p.settings = <-p.changed:
-			p.settings.Standing = p.standing
+		case s := <-p.changed:
+			p.set(s)
 			p.publishAnew()
 		}
 		p.begin()
@@ -165,6 +175,9 @@ func (p *publisher) untilDue() time.Duration {
 // which nothing is known, leave what stands.
 func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 	delete(p.pending, cluster)
+	if at, again := p.leaving.note(snap, p.published[cluster], p.settings.Check.Interval, p.now().Mono); again {
+		p.pending[cluster] = settling{at, at}
+	}
 	set, err := resources.Build(snap, p.settings)
 	if err == nil && len(set.Withheld) > 0 && p.published[cluster] == nil {
 		return // not known yet: the cluster goes on waiting
@@ -177,15 +190,20 @@ func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 		p.log.Error("a decision cannot be expressed for Envoy; what was served last stays", "cluster", cluster, "error", err)
 		return
 	}
-	pub := &publication{urgent: snap.Urgent, set: next, writers: set.Writers, warnings: set.Warnings}
+	p.hold.keep(next[kindListener], set.Writers)
+	pub := &publication{urgent: snap.Urgent, set: next, writers: set.Writers, checked: set.Checked, warnings: set.Warnings}
 	if old := p.published[cluster]; old != nil {
 		next.keep(old.set, set.Withheld)
 		for _, pool := range set.Withheld {
 			if w, known := old.writers[pool]; known {
 				pub.writers[pool] = w
 			}
+			if hosts, known := old.checked[pool]; known {
+				pub.checked[pool] = hosts
+			}
 		}
 	}
+	p.hold.forget(cluster, next[kindListener])
 	p.warn(cluster, pub)
 	p.published[cluster] = pub
 	if n := p.store.apply(cluster, next); n > 0 {
@@ -216,6 +234,7 @@ func (p *publisher) remove(cluster string) {
 		return
 	}
 	delete(p.published, cluster)
+	p.hold.forget(cluster, nil)
 	p.store.apply(cluster, nil)
 }
 

@@ -25,16 +25,19 @@ type bubble struct {
 
 func inBubble(t *testing.T, clusters []string, f func(*bubble)) {
 	t.Helper()
+	inBubbleWith(t, clusters, Options{Settings: Settings{Settings: resources.Settings{Listen: listenAnywhere}}}, f)
+}
+
+func inBubbleWith(t *testing.T, clusters []string, o Options, f func(*bubble)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{t: t, store: newStore(), now: topology.NewTicker(time.Now)}
-		b.pub = newPublisher(Options{
-			Views: &b.views, Now: b.now, Settings: resources.Settings{Listen: listenAnywhere},
-			Clusters: func() []string { return clusters },
-			Logger:   slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		}, b.store)
+		o.Views, o.Now, o.Clusters = &b.views, b.now, func() []string { return clusters }
+		o.Logger = slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		b.pub = newPublisher(o, b.store)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
-		go func() { defer close(done); b.pub.run(ctx) }()
+		go func() { defer close(done); b.pub.run(ctx); b.pub.hold.run(ctx) }()
 		synctest.Wait()
 		f(b)
 		cancel()

@@ -59,13 +59,18 @@ func newResource(k kind, name string, m proto.Message) (*resource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding %s %s: %w", k, name, err)
 	}
+	return resourceOf(k, name, b), nil
+}
+
+// resourceOf is the resource whose content is b.
+func resourceOf(k kind, name string, b []byte) *resource {
 	sum := sha256.Sum256(b)
 	version := hex.EncodeToString(sum[:8])
 	mark := sha256.Sum256([]byte(name + "\x00" + version))
 	return &resource{
 		name: name, version: version, sum: binary.BigEndian.Uint64(mark[:]),
 		wire: &discoveryv3.Resource{Name: name, Version: version, Resource: &anypb.Any{TypeUrl: k.url(), Value: b}},
-	}, nil
+	}
 }
 
 // renamed is the assignment of a pool under another name: a client that asks by

@@ -40,6 +40,12 @@ const (
 // that a client in a loop cannot take all memory.
 const defaultMaxStreams = 5000
 
+// A stream ends after this time, or for lack of an answer this much later.
+const (
+	defaultMaxAge = 12 * time.Hour
+	ageGrace      = 2 * time.Minute
+)
+
 // Options says what to serve.
 type Options struct {
 	// Views is where decisions come from. Required.
@@ -49,17 +55,35 @@ type Options struct {
 	// It is called whenever a decision is published. Nil: those in Views, of
 	// which there must be one.
 	Clusters func() []string
-	// Settings of the resources. Standing is the server's own to set.
-	Settings resources.Settings
+	// Settings of what is served.
+	Settings Settings
+	// Memory keeps which listeners stand over a restart. Nil: nothing does.
+	Memory Memory
 	// Now reads the clocks. Nil: the system's.
 	Now topology.Ticker
 	// Logger; nil discards.
 	Logger *slog.Logger
 	// MaxStreams bounds the open streams; more are refused. Zero: 5,000.
 	MaxStreams int
+	// MaxAge ends a stream gracefully, give or take a tenth, so that Envoys spread
+	// anew over several agents; they come back at once and are sent nothing that they
+	// have. Zero: 12 h.
+	MaxAge time.Duration
 	// TLS serves encrypted, with what the configuration demands of clients. Nil:
 	// in the clear, for Envoys on the same host.
 	TLS *tls.Config
+	// AnyNode lets a client with a certificate claim any node id. Otherwise the id
+	// must be a name in it, and a stream that claims another one ends.
+	AnyNode bool
+}
+
+// Settings may change while the server runs, see Reconfigure.
+type Settings struct {
+	// Settings of the resources. Standing and Leaving are the server's own to set.
+	resources.Settings
+	// Release is the operator's word that listeners may change: with every other
+	// text those that differ from what stands are served, and end their sessions.
+	Release string
 }
 
 // Server serves Envoys. Make one with New.
@@ -80,6 +104,9 @@ func New(o Options) *Server {
 	if o.Now == nil {
 		o.Now = topology.NewTicker(time.Now)
 	}
+	if o.MaxAge == 0 {
+		o.MaxAge = defaultMaxAge
+	}
 	if o.MaxStreams == 0 {
 		o.MaxStreams = defaultMaxStreams
 	}
@@ -93,7 +120,7 @@ func New(o Options) *Server {
 
 // Reconfigure takes other settings and serves by them at once, to the streams
 // that stand. It may be called at any time, by one goroutine.
-func (s *Server) Reconfigure(settings resources.Settings) {
+func (s *Server) Reconfigure(settings Settings) {
 	select {
 	case <-s.publisher.changed: // an older one that was not taken yet
 	default:
@@ -111,7 +138,12 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // before the wait: a listener that failed ends the rest too
-	wg.Go(func() { s.publisher.run(ctx) })
+	saving, saved := context.WithCancel(context.WithoutCancel(ctx))
+	wg.Go(func() {
+		defer saved() // after its last word, which is saved too
+		s.publisher.run(ctx)
+	})
+	wg.Go(func() { s.publisher.hold.run(saving) })
 	wg.Go(func() {
 		<-ctx.Done()
 		g.Stop()
@@ -125,7 +157,10 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 
 func (s *Server) grpcOptions() []grpc.ServerOption {
 	all := []grpc.ServerOption{
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: keepaliveTime, Timeout: keepaliveTimeout,
+			MaxConnectionAge: s.o.MaxAge, MaxConnectionAgeGrace: ageGrace, // gRPC adds the jitter
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 	}
@@ -164,13 +199,18 @@ func named() config.XDSOption {
 // accept registers a stream, unless there are too many.
 func (s *Server) accept(ctx context.Context, protocol string) (*stream, error) {
 	from := ""
+	st := &stream{store: s.store, log: s.log}
 	if p, ok := peer.FromContext(ctx); ok {
 		from = p.Addr.String()
+		if !s.o.AnyNode {
+			st.certified = certified(p)
+		}
 	}
-	st := &stream{store: s.store, log: s.log, notes: newNotes(&s.ledger, s.o.Now, protocol, from)}
+	st.notes = newNotes(&s.ledger, s.o.Now, protocol, from)
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	if len(s.store.streams) >= s.o.MaxStreams {
+		s.ledger.rejected.Add(1)
 		return nil, status.Errorf(codes.ResourceExhausted,
 			"this agent serves %d streams and takes no more; try another agent", s.o.MaxStreams)
 	}

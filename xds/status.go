@@ -3,7 +3,9 @@ package xds
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -17,8 +19,15 @@ type Status struct {
 	// clusters of which nothing is known yet.
 	Answering bool     `json:"answering"`
 	Waiting   []string `json:"waiting,omitempty"`
+	// Held names listeners that differ from what is configured, since the change
+	// would end their sessions, see Settings.Release.
+	Held []string `json:"held,omitempty"`
 	// Refused counts refusals of all streams since the start, by type: CDS, EDS, LDS.
 	Refused map[string]uint64 `json:"refused"`
+	// Rejected counts streams that were too many, Impostors those whose node id is
+	// no name in their certificate.
+	Rejected  uint64 `json:"rejected"`
+	Impostors uint64 `json:"impostors"`
 	// Streams are the open streams, by node and age.
 	Streams []StreamStatus `json:"streams"`
 }
@@ -45,6 +54,8 @@ type StreamStatus struct {
 // TypeStatus is what one stream was sent of one type. A time is zero for never.
 type TypeStatus struct {
 	Type      string    `json:"type"`
+	All       bool      `json:"all"`       // it wants all that there are
+	Names     int       `json:"names"`     // it asked for by name
 	Sent      uint64    `json:"sent"`      // answers
 	Resources uint64    `json:"resources"` // in all answers
 	SentAt    time.Time `json:"sent_at"`
@@ -55,12 +66,22 @@ type TypeStatus struct {
 	Refusal   string    `json:"refusal,omitempty"` // the client's text, of the last refusal
 }
 
+// Asked says what the client wants, for people.
+func (t TypeStatus) Asked() string {
+	if t.All {
+		return "all"
+	}
+	return strconv.Itoa(t.Names)
+}
+
 // ledger counts what concerns all streams, and remembers which refusals were
 // logged.
 type ledger struct {
 	mu      sync.Mutex // guards what follows
 	refused [kinds]uint64
-	logged  map[refusal]struct{}
+	// Counted without the mutex:
+	rejected, impostors atomic.Uint64
+	logged              map[refusal]struct{}
 }
 
 // refusal identifies what is logged once.
@@ -124,6 +145,13 @@ func (n *notes) identify(node *corev3.Node) bool {
 	return true
 }
 
+// known reports whether the client has said who it is.
+func (n *notes) known() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.named
+}
+
 func (n *notes) node() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -173,19 +201,28 @@ func (n *notes) status() StreamStatus {
 	return st
 }
 
+// status adds to the notes what is subscribed. The store's mutex is held.
+func (s *stream) status() StreamStatus {
+	st := s.notes.status()
+	for i := range st.Types {
+		for k, u := range s.subs {
+			if u != nil && kind(k).String() == st.Types[i].Type {
+				st.Types[i].All, st.Types[i].Names = u.all, u.asked
+			}
+		}
+	}
+	return st
+}
+
 // Status tells what the server does now.
 func (s *Server) Status() Status {
-	st := Status{Refused: s.ledger.counts(), Waiting: s.publisher.waitingFor()}
+	st := Status{Refused: s.ledger.counts(), Waiting: s.publisher.waitingFor(), Held: s.publisher.hold.names(), Rejected: s.ledger.rejected.Load(), Impostors: s.ledger.impostors.Load()}
 	s.store.mu.Lock()
 	st.Answering = s.store.open
-	all := make([]*notes, 0, len(s.store.streams))
 	for stream := range s.store.streams {
-		all = append(all, stream.notes)
+		st.Streams = append(st.Streams, stream.status())
 	}
 	s.store.mu.Unlock()
-	for _, n := range all {
-		st.Streams = append(st.Streams, n.status())
-	}
 	slices.SortFunc(st.Streams, func(a, b StreamStatus) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), a.Since.Compare(b.Since))
 	})

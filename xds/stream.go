@@ -4,10 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // stream is one client's stream. It stands behind a protocol server of the
@@ -17,6 +21,8 @@ type stream struct {
 	store *store
 	log   *slog.Logger
 	notes *notes
+	// certified are the node ids that the client's certificate proves; nil: any.
+	certified []string
 	// Guarded by the store's mutex:
 	subs [kinds]*subscription
 	// only holds the clusters that the client's node metadata names; nil: all.
@@ -82,6 +88,7 @@ func (s *stream) CreateDeltaWatch(req *cachev3.DeltaRequest, sub cachev3.Subscri
 	t := &s.store.tables[k]
 	u, first := s.subscription(k)
 	u.names = sub.SubscribedResources()
+	u.asked = len(u.names)
 	if first {
 		u.known.versions = maps.Clone(sub.ReturnedResources())
 	}
@@ -122,7 +129,7 @@ func (s *stream) CreateWatch(req *cachev3.Request, sub cachev3.Subscription, out
 	}
 	u.owed, u.unsent = u.owed || u.unsent != nil, nil
 	old, names := u.names, sub.SubscribedResources()
-	u.names = names
+	u.names, u.asked = names, len(names)
 	u.setAll(t, sub.IsWildcard())
 	for name := range old {
 		if _, in := names[name]; !in {
@@ -173,14 +180,20 @@ func (s *stream) sent(url string) {
 	s.flush(kindListener)
 }
 
-// identify reads who the client is from its first request.
-func (s *stream) identify(n *corev3.Node) {
+// identify reads who the client is from its first request, and refuses one that
+// its certificate does not know.
+func (s *stream) identify(n *corev3.Node) error {
+	if s.certified != nil && !s.notes.known() && !slices.Contains(s.certified, n.GetId()) {
+		s.notes.ledger.impostors.Add(1)
+		s.log.Warn("an Envoy was refused, its node id is no name in its certificate", "node", n.GetId(), "certificate", s.certified)
+		return status.Errorf(codes.PermissionDenied, "node id %q is no name in the client's certificate (%s)", n.GetId(), strings.Join(s.certified, ", "))
+	}
 	if !s.notes.identify(n) {
-		return
+		return nil
 	}
 	list := n.GetMetadata().GetFields()["pg"].GetStructValue().GetFields()["clusters"].GetListValue().GetValues()
 	if len(list) == 0 {
-		return
+		return nil
 	}
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
@@ -188,6 +201,7 @@ func (s *stream) identify(n *corev3.Node) {
 	for _, v := range list {
 		s.only[v.GetStringValue()] = struct{}{}
 	}
+	return nil
 }
 
 func (s *stream) close() {
@@ -212,7 +226,9 @@ func (s *stream) OnStreamClosed(int64, *corev3.Node) {}
 
 // OnStreamRequest notes acknowledgements and refusals.
 func (s *stream) OnStreamRequest(_ int64, r *discoveryv3.DiscoveryRequest) error {
-	s.identify(r.GetNode())
+	if err := s.identify(r.GetNode()); err != nil {
+		return err // it ends the stream
+	}
 	s.received(r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail() != nil, r.GetErrorDetail().GetMessage())
 	return nil
 }
@@ -231,7 +247,9 @@ func (s *stream) OnDeltaStreamClosed(int64, *corev3.Node) {}
 
 // OnStreamDeltaRequest notes acknowledgements and refusals.
 func (s *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
-	s.identify(r.GetNode())
+	if err := s.identify(r.GetNode()); err != nil {
+		return err // it ends the stream
+	}
 	s.received(r.GetTypeUrl(), r.GetResponseNonce(), r.GetErrorDetail() != nil, r.GetErrorDetail().GetMessage())
 	return nil
 }

@@ -18,6 +18,7 @@ type subscription struct {
 	// names asked for. The set belongs to the library, which changes it only
 	// between a watch's end and the next request.
 	names map[string]struct{}
+	asked int // how many names there were at the last request, for the status
 	// dirty names differ from what the client was sent last.
 	dirty map[string]struct{}
 	// owed: an answer is due even if it holds nothing, for the client waits.

@@ -13,8 +13,9 @@
 // Guarantees: what is undecided gets no answer at all, so that HAProxy leaves the
 // server as it is. A request that comes in pieces is not judged by its first one.
 // No line is ever sent without its end, since HAProxy ignores
-// such a line and keeps an old state. No administrative word is sent: HAProxy
-// keeps them past our own life, and they would undo an operator's. Every answer
+// such a line and keeps an old state. No administrative word is sent unless
+// AdminAlways asks for it: HAProxy keeps them past our own life, and they would
+// undo an operator's. Every answer
 // is read from a table that was made once per decision: answering takes no lock,
 // asks no database and waits for nobody but the client.
 package agentcheck
@@ -46,6 +47,8 @@ type Options struct {
 	// Clusters names every configured cluster, also those that have no view yet.
 	// Nil: the clusters in Views.
 	Clusters func() []string
+	// AdminWords is what SetAdminWords begins with.
+	AdminWords AdminWords
 	// MaxConns is how many connections are served at the same time; those above
 	// are closed unanswered. Zero: 1024.
 	MaxConns int
@@ -68,6 +71,7 @@ type Counters struct {
 	Up, Drain, Down atomic.Uint64 // answers by verdict, guards included
 	Silent          atomic.Uint64 // requests left unanswered since nothing is decided
 	Unknown         atomic.Uint64 // requests for names nobody knows, or malformed; answered once that is certain
+	Oversized       atomic.Uint64 // requests that were cut at 512 bytes; they count as unknown too
 	Empty           atomic.Uint64 // connections that ended without a byte
 	Rejected        atomic.Uint64 // connections closed because of MaxConns
 	Failed          atomic.Uint64 // answers that could not be written
@@ -80,6 +84,7 @@ type Server struct {
 	conns    atomic.Int64
 	buffers  sync.Pool // *[maxRequest]byte
 	logged   atomic.Int64
+	admin    atomic.Bool
 
 	cells atomic.Pointer[map[string]*cell] // copied on a change of keys
 	mu    sync.Mutex                       // guards the change of keys
@@ -107,8 +112,14 @@ func New(o Options) (*Server, error) {
 	s := &Server{opts: o}
 	s.buffers.New = func() any { return new([maxRequest]byte) }
 	s.cells.Store(&map[string]*cell{})
+	s.SetAdminWords(o.AdminWords)
 	return s, nil
 }
+
+// SetAdminWords changes the words from the next answer on.
+func (s *Server) SetAdminWords(a AdminWords) { s.admin.Store(bool(a)) }
+
+func (s *Server) adminWords() AdminWords { return AdminWords(s.admin.Load()) }
 
 // Counters returns the server's counters.
 func (s *Server) Counters() *Counters { return &s.counters }

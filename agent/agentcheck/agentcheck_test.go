@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -127,6 +128,21 @@ func TestAnswerUnknownOnceComplete(t *testing.T) {
 	}
 }
 
+// A name that nobody knows is logged once a minute, however often it is asked for.
+func TestUnknownNamesAreLogged(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorld(cluster("main"))
+	s := w.server(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	for _, step := range []time.Duration{0, time.Second, 58 * time.Second, time.Second, time.Minute - 1} {
+		w.now = w.now.Add(step)
+		w.set(cluster("main"))
+		s.Answer([]byte("main primary n9"))
+	}
+	if n := strings.Count(log.String(), "request=\"main primary n9\""); n != 2 {
+		t.Errorf("logged %d times in two minutes, want 2:\n%s", n, &log)
+	}
+}
+
 func TestConfiguredClusterWithoutViewIsSilent(t *testing.T) {
 	w := newWorld(cluster("main"))
 	s := w.server(t, Options{Clusters: func() []string { return []string{"main", "late"} }})
@@ -206,7 +222,7 @@ func serve(tb testing.TB, s *Server, bound *Key) (ask func(request string) (net.
 	done := make(chan error, 1)
 	go func() {
 		if bound != nil {
-			done <- s.ServeBound(ctx, ln, *bound)
+			done <- s.ServeBound(ctx, ln, func() Key { return *bound })
 			return
 		}
 		done <- s.Serve(ctx, ln)
@@ -267,6 +283,20 @@ func TestServe(t *testing.T) {
 	}
 	if got := s.Counters().Empty.Load(); got != 1 {
 		t.Errorf("counted %d empty requests, want 1", got)
+	}
+}
+
+// A request that is far too long is answered, counted, and its answer arrives: what
+// is still unread when the server closes would reset the connection. The client of
+// this test reads nothing before it has sent everything.
+func TestOversizedRequest(t *testing.T) {
+	s := newWorld(cluster("main")).server(t, Options{})
+	c, _ := serve(t, s, nil)(strings.Repeat("z", 8*maxRequest))
+	if got := readAll(t, c); !strings.HasPrefix(got, "down #unknown zzz") || len(got) != maxLine {
+		t.Errorf("answered %q", got)
+	}
+	if n := s.Counters(); n.Oversized.Load() != 1 || n.Unknown.Load() != 1 {
+		t.Errorf("oversized %d, unknown %d, want 1 and 1", n.Oversized.Load(), n.Unknown.Load())
 	}
 }
 

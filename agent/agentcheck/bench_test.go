@@ -12,28 +12,32 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// BenchmarkAgentCheck asks over loopback, one connection an answer, and the same
-// of a bare server that accepts, writes and closes. "of-bare" is the ratio of the
-// two rates in the same run, since machines differ.
+// BenchmarkAgentCheck asks over loopback, one connection an answer, from so many
+// clients at once, and the same of a bare server that accepts, writes and closes.
+// "of-bare" is the ratio of the two rates in the same run, since machines differ.
 func BenchmarkAgentCheck(b *testing.B) {
-	w := newWorld(cluster("main"))
-	ours := listen(b)
-	ctx := b.Context()
-	go func() { _ = w.server(b, Options{}).Serve(ctx, ours) }()
-	bare := listen(b)
-	go serveBare(bare)
+	for _, clients := range []int{1, 50, 500} {
+		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
+			w := newWorld(cluster("main"))
+			ours := listen(b)
+			ctx := b.Context()
+			go func() { _ = w.server(b, Options{}).Serve(ctx, ours) }()
+			bare := listen(b)
+			go serveBare(bare)
 
-	const round = 200 // the two take turns, so that a busy moment hits both
-	var tookOurs, tookBare time.Duration
-	answers := 0
-	for b.Loop() {
-		tookOurs += askMany(b, ours.Addr().String(), round)
-		tookBare += askMany(b, bare.Addr().String(), round)
-		answers += 8 * round
+			round := max(400/clients, 4) // the two take turns, so that a busy moment hits both
+			var tookOurs, tookBare time.Duration
+			answers := 0
+			for b.Loop() {
+				tookOurs += askMany(b, ours.Addr().String(), clients, round)
+				tookBare += askMany(b, bare.Addr().String(), clients, round)
+				answers += clients * round
+			}
+			b.ReportMetric(float64(answers)/tookOurs.Seconds(), "answers/s")
+			b.ReportMetric(float64(answers)/tookBare.Seconds(), "bare/s")
+			b.ReportMetric(tookBare.Seconds()/tookOurs.Seconds(), "of-bare")
+		})
 	}
-	b.ReportMetric(float64(answers)/tookOurs.Seconds(), "answers/s")
-	b.ReportMetric(float64(answers)/tookBare.Seconds(), "bare/s")
-	b.ReportMetric(tookBare.Seconds()/tookOurs.Seconds(), "of-bare")
 }
 
 func listen(b *testing.B) net.Listener {
@@ -60,20 +64,19 @@ func serveBare(ln net.Listener) {
 	}
 }
 
-// askMany asks n times from each of several clients at once, as many HAProxy
-// threads would: a single one would mostly measure its own waiting.
-func askMany(b *testing.B, addr string, n int) time.Duration {
+// askMany asks n times from each of several clients at once.
+func askMany(b *testing.B, addr string, clients, n int) time.Duration {
 	b.Helper()
 	start := time.Now()
-	var clients sync.WaitGroup
-	for range 8 {
-		clients.Go(func() {
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
 			for range n {
 				askOnce(b, addr)
 			}
 		})
 	}
-	clients.Wait()
+	all.Wait()
 	return time.Since(start)
 }
 

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,21 +91,7 @@ func serverState(socket, backend string) string {
 // report FR-18): whatever came before, "up" must bring it back with its weight,
 // and nothing administrative may be left behind.
 func TestHAProxyObeysEveryAnswer(t *testing.T) {
-	w := newWorld()
-	s := w.server(t, Options{})
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- s.Serve(ctx, ln) }()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
-	socket := startHAProxy(t, ln.Addr().(*net.TCPAddr).Port)
-
+	w, s, socket := polled(t, Options{})
 	healthy := verdict("n2", topology.Up, topology.CodeReplica, "lag 0B")
 	weighing := func(weight int, code topology.Code) topology.NodeVerdict {
 		v := verdict("n2", topology.Up, code, "lag 70MB > 64MB")
@@ -133,12 +118,9 @@ func TestHAProxyObeysEveryAnswer(t *testing.T) {
 	}
 	for _, step := range steps {
 		t.Run(step.name, func(t *testing.T) {
-			snapshot := &topology.Snapshot{Cluster: "main", Complete: true, Pools: []topology.PoolVerdicts{
-				{Pool: "replica", Mode: topology.ModeRead, Nodes: []topology.NodeVerdict{step.verdict}},
-			}}
-			w.views.Set("main", &topology.View{Snapshot: snapshot, ValidUntil: 1 << 62})
+			w.decide(step.verdict)
 			if step.verdict.Verdict == topology.Undecided {
-				awaitPolls(t, &s.Counters().Silent)
+				awaitPolls(t, s.Counters().Silent.Load)
 			}
 			want := []string{step.server, step.guard}
 			waitFor(t, want, func() []string {
@@ -148,13 +130,104 @@ func TestHAProxyObeysEveryAnswer(t *testing.T) {
 	}
 }
 
+// polled runs a server and a HAProxy that polls it, and returns its admin socket.
+func polled(t *testing.T, o Options) (*world, *Server, string) {
+	t.Helper()
+	w := newWorld()
+	s := w.server(t, o)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return w, s, startHAProxy(t, ln.Addr().(*net.TCPAddr).Port)
+}
+
+// decide makes a verdict the whole of pool main/replica.
+func (w *world) decide(v topology.NodeVerdict) {
+	snapshot := &topology.Snapshot{Cluster: "main", Complete: true, Pools: []topology.PoolVerdicts{
+		{Pool: "replica", Mode: topology.ModeRead, Nodes: []topology.NodeVerdict{v}},
+	}}
+	w.views.Set("main", &topology.View{Snapshot: snapshot, ValidUntil: 1 << 62})
+}
+
+// TestHAProxyAndTheOperator shows who wins when an operator sets a server by hand:
+// he does, unless the agent check sends administrative words. Bits of admin: 1 is
+// MAINT, 8 is DRAIN (reference of HAProxy's "show servers state").
+func TestHAProxyAndTheOperator(t *testing.T) {
+	healthy := verdict("n2", topology.Up, topology.CodeReplica, "")
+	lagging := verdict("n2", topology.Drain, topology.CodeLag, "lag 70MB > 64MB")
+	standby := verdict("n2", topology.Down, topology.CodeWrongRole, "in recovery")
+	dead := verdict("n2", topology.Down, topology.CodeRefused, "nobody listens")
+	const sv = "set server be_main_replica/n2 "
+	steps := []struct {
+		name, by      string // what the operator says once the verdict stands
+		verdict       topology.NodeVerdict
+		never, always string
+	}{
+		{"healthy", "", healthy, "op=2 admin=0 weight=100", "op=2 admin=0 weight=100"},
+		{"lag", "", lagging, "op=2 admin=0 weight=0", "op=2 admin=8 weight=100"},
+		{"healthy after lag", "", healthy, "op=2 admin=0 weight=100", "op=2 admin=0 weight=100"},
+		{"a standby is no alarm", "", standby, "op=0 admin=0 weight=100", "op=0 admin=1 weight=100"},
+		{"promoted", "", healthy, "op=2 admin=0 weight=100", "op=2 admin=0 weight=100"},
+		{"a standby again", "", standby, "op=0 admin=0 weight=100", "op=0 admin=1 weight=100"},
+		{"lag after a wrong role", "", lagging, "op=2 admin=0 weight=0", "op=2 admin=8 weight=100"},
+		{"dead after lag", "", dead, "op=0 admin=0 weight=0", "op=0 admin=0 weight=100"},
+		{"healthy after death", "", healthy, "op=2 admin=0 weight=100", "op=2 admin=0 weight=100"},
+		{"operator's maintenance", sv + "state maint", healthy, "op=0 admin=1 weight=100", "op=2 admin=0 weight=100"},
+		{"operator's end of it", sv + "state ready", healthy, "op=2 admin=0 weight=100", "op=2 admin=0 weight=100"},
+		{"operator's drain", sv + "state drain", healthy, "op=2 admin=8 weight=100", "op=2 admin=0 weight=100"},
+		{"operator brings in who is dead", sv + "state ready", dead, "op=0 admin=0 weight=100", "op=0 admin=0 weight=100"},
+		{"healthy at last", "", healthy, "op=2 admin=0 weight=100", "op=2 admin=0 weight=100"},
+	}
+	for name, words := range map[string]AdminWords{"never": AdminNever, "always": AdminAlways} {
+		t.Run(name, func(t *testing.T) {
+			w, s, socket := polled(t, Options{AdminWords: words})
+			for _, step := range steps {
+				w.decide(step.verdict)
+				polls := func() uint64 { c := s.Counters(); return c.Up.Load() + c.Drain.Load() + c.Down.Load() }
+				awaitPolls(t, polls)
+				if step.by != "" {
+					command(t, socket, step.by)
+					awaitPolls(t, polls)
+				}
+				want := step.never
+				if words == AdminAlways {
+					want = step.always
+				}
+				waitFor(t, []string{step.name, want}, func() []string { return []string{step.name, serverState(socket, "be_main_replica")} })
+			}
+		})
+	}
+}
+
+// command tells HAProxy something, as an operator does.
+func command(t *testing.T, socket, line string) {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, line+"\n")
+	if b, err := io.ReadAll(c); err != nil || strings.TrimSpace(string(b)) != "" {
+		t.Fatalf("%s: %q, %v", line, b, err)
+	}
+}
+
 // awaitPolls waits until HAProxy has asked some times more: before that an
 // unchanged state proves nothing.
-func awaitPolls(t *testing.T, counter *atomic.Uint64) {
+func awaitPolls(t *testing.T, answers func() uint64) {
 	t.Helper()
-	from := counter.Load()
+	from := answers()
 	waitFor(t, []string{"asked"}, func() []string {
-		if counter.Load() < from+4 {
+		if answers() < from+6 {
 			return nil
 		}
 		return []string{"asked"}

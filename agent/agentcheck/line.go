@@ -10,21 +10,63 @@ import (
 // "via agent : word (description)" and cuts the rest.
 const maxLine = 100
 
+// AdminWords says whether answers hold HAProxy's administrative words.
+type AdminWords bool
+
+const (
+	// AdminNever sends none: a drain is "up 0%", and what an operator sets stays.
+	AdminNever AdminWords = false
+	// AdminAlways sends one in every answer, which so undoes whatever was set before,
+	// an operator's MAINT too. A node that is out without anything being wrong, such
+	// as a standby in a write pool, is shown as MAINT and not as DOWN.
+	AdminAlways AdminWords = true
+)
+
+// up takes new sessions, with a weight in percent.
+func (a AdminWords) up(weight int) string {
+	word := "up " + strconv.Itoa(weight) + "%"
+	if a {
+		return "ready " + word
+	}
+	return word
+}
+
+// drain keeps sessions and takes no new ones.
+func (a AdminWords) drain() string {
+	if a {
+		return "drain up 100%"
+	}
+	return "up 0%"
+}
+
+// down takes no sessions. It holds the health word in every form: when HAProxy's
+// MAINT is lifted by hand, the server must still be down.
+func (a AdminWords) down(s topology.Severity) string {
+	switch {
+	case !bool(a):
+		return "down"
+	case s == topology.SeverityOK || s == topology.SeverityInfo:
+		return "maint down"
+	}
+	return "ready down"
+}
+
 // nodeLine returns the answer for a node, nil when it is undecided.
-func nodeLine(v topology.NodeVerdict) []byte {
+func nodeLine(v topology.NodeVerdict, a AdminWords) []byte {
 	r := v.Reason()
+	severity := r.Code.Info().Severity
 	switch v.Verdict {
 	case topology.Up:
 		// A weight of 0 would be a drain that nobody decided.
-		word := "up " + strconv.Itoa(min(max(v.Weight, 1), 100)) + "%"
-		if r.Code.Info().Severity == topology.SeverityOK {
+		word := a.up(min(max(v.Weight, 1), 100))
+		if severity == topology.SeverityOK {
 			return line(word, "")
 		}
 		return line(word, reasonText(r))
 	case topology.Drain:
-		return line("up 0%", reasonText(r))
+		return line(a.drain(), reasonText(r))
 	case topology.Down:
-		return line("down", reasonText(r))
+		return line(a.down(severity), reasonText(r))
 	default:
 		return nil
 	}
@@ -32,12 +74,12 @@ func nodeLine(v topology.NodeVerdict) []byte {
 
 // guardLine returns the answer for a pool's guard server, nil when it is
 // undecided.
-func guardLine(v topology.Verdict, p topology.PoolVerdicts) []byte {
+func guardLine(v topology.Verdict, p topology.PoolVerdicts, a AdminWords) []byte {
 	switch v {
 	case topology.Down:
-		return line("down", "open: "+p.Up()[0].Node+" is up")
+		return line(a.down(topology.SeverityError), "open: "+p.Up()[0].Node+" is up")
 	case topology.Up:
-		return line("up 100%", "shut: no node is up")
+		return line(a.up(100), "shut: no node is up")
 	default:
 		return nil
 	}

@@ -32,10 +32,58 @@ func TestNodeLine(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			v := verdict("n1", tt.verdict, tt.code, tt.text)
 			v.Weight = tt.weight
-			if got := string(nodeLine(v)); got != tt.want {
+			if got := string(nodeLine(v, AdminNever)); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// The words of AdminAlways: each answer holds one administrative word and says up
+// or down too.
+func TestAdminWords(t *testing.T) {
+	for _, tt := range []struct {
+		verdict topology.Verdict
+		code    topology.Code
+		want    string
+	}{
+		{topology.Up, topology.CodeWriter, "ready up 70%\n"},
+		{topology.Up, topology.CodeFallback, "ready up 70% #text\n"},
+		{topology.Drain, topology.CodeLag, "drain up 100% #text\n"},
+		{topology.Drain, topology.CodeMaintenance, "drain up 100% #text\n"},
+		{topology.Down, topology.CodeWrongRole, "maint down #text\n"},
+		{topology.Down, topology.CodeMinDown, "maint down #text\n"},
+		{topology.Down, topology.CodeRefused, "ready down #text\n"},
+		{topology.Down, topology.CodeReadOnly, "ready down #text\n"},
+		{topology.Undecided, topology.CodeNoEvidence, ""},
+	} {
+		v := verdict("n1", tt.verdict, tt.code, "text")
+		v.Weight = 70
+		if got := string(nodeLine(v, AdminAlways)); got != tt.want {
+			t.Errorf("%s with %s: %q, want %q", tt.verdict, tt.code, got, tt.want)
+		}
+	}
+}
+
+// What is neither a node's verdict nor from the table follows the setting too, and
+// a change of it counts from the next answer on.
+func TestAdminWordsOfGuardsAndUnknownNames(t *testing.T) {
+	shut := cluster("main")
+	shut.Pools[0].Nodes[0] = verdict("n1", topology.Drain, topology.CodeNoLeader, "")
+	s := newWorld(shut).server(t, Options{AdminWords: AdminAlways})
+	for request, want := range map[string][2]string{
+		"main primary !guard": {"ready up 100% #shut: no node is up\n", "up 100% #shut: no node is up\n"},
+		"main replica !guard": {"ready down #open: n2 is up\n", "down #open: n2 is up\n"},
+		"main primary n9":     {"ready down #unknown main/primary/n9\n", "down #unknown main/primary/n9\n"},
+		"main nosuch !guard":  {"ready up 100% #unknown main/nosuch/!guard\n", "up 100% #unknown main/nosuch/!guard\n"},
+		"main primary n2":     {"maint down #in recovery\n", "down #in recovery\n"},
+	} {
+		for i, words := range []AdminWords{AdminAlways, AdminNever} {
+			s.SetAdminWords(words)
+			if got := string(s.Answer([]byte(request))); got != want[i] {
+				t.Errorf("%s: %q, want %q", request, got, want[i])
+			}
+		}
 	}
 }
 
@@ -43,7 +91,7 @@ func TestNodeLine(t *testing.T) {
 func TestEveryReasonHasALine(t *testing.T) {
 	for _, c := range topology.Codes {
 		for _, v := range []topology.Verdict{topology.Up, topology.Drain, topology.Down} {
-			got := string(nodeLine(verdict("n1", v, c.Code, "")))
+			got := string(nodeLine(verdict("n1", v, c.Code, ""), AdminNever))
 			if word, _, _ := strings.Cut(got, " "); word != "up" && word != "down" || !strings.HasSuffix(got, "\n") {
 				t.Errorf("%s with %s: %q", v, c.Code, got)
 			}

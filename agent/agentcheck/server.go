@@ -28,10 +28,13 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 }
 
 // ServeBound is Serve for a port that answers for one key whatever is asked,
-// also when nothing is: for proxies whose agent checks send no request.
-func (s *Server) ServeBound(ctx context.Context, ln net.Listener, k Key) error {
-	request := []byte(k.Cluster + " " + k.Pool + " " + k.Node)
-	return s.serve(ctx, ln, func(c net.Conn) { s.tell(c, request) })
+// also when nothing is: for proxies whose agent checks send no request. The key is
+// asked for at each connection.
+func (s *Server) ServeBound(ctx context.Context, ln net.Listener, key func() Key) error {
+	return s.serve(ctx, ln, func(c net.Conn) {
+		k := key()
+		s.tell(c, []byte(k.Cluster+" "+k.Pool+" "+k.Node))
+	})
 }
 
 func (s *Server) serve(ctx context.Context, ln net.Listener, converse func(net.Conn)) error {
@@ -113,7 +116,13 @@ func (s *Server) converse(c net.Conn) {
 		s.counters.Empty.Add(1)
 		return
 	}
-	s.write(c, s.Answer(request))
+	over := len(request) == len(buf)
+	if over {
+		s.counters.Oversized.Add(1)
+	}
+	if s.write(c, s.Answer(request)) && over {
+		linger(c)
+	}
 }
 
 // read returns a request without its line end: what stands before the first '\n',
@@ -151,16 +160,23 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// tell answers without waiting for a request. What the client sent is read
-// afterwards: a socket that is closed with unread bytes resets the connection,
-// and the answer could be lost with it.
+// tell answers without waiting for a request.
 func (s *Server) tell(c net.Conn, request []byte) {
 	c.SetDeadline(time.Now().Add(s.opts.Timeout))
-	if !s.write(c, s.Answer(request)) {
-		return
+	if s.write(c, s.Answer(request)) {
+		linger(c)
 	}
+}
+
+// maxLinger bounds what is read of a client that does not stop sending.
+const maxLinger = 64 << 10
+
+// linger reads what the client still sends, until it has seen the answer or the
+// connection's deadline is over: a socket that is closed with unread bytes resets
+// the connection, and the answer could be lost with it.
+func linger(c net.Conn) {
 	if h, ok := c.(interface{ CloseWrite() error }); ok && h.CloseWrite() == nil {
-		_, _ = io.CopyN(io.Discard, c, maxRequest)
+		_, _ = io.CopyN(io.Discard, c, maxLinger)
 	}
 }
 

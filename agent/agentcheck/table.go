@@ -20,6 +20,7 @@ type cell struct {
 // table holds every answer of one decision, by "<pool> <node>".
 type table struct {
 	snapshot *topology.Snapshot
+	admin    AdminWords
 	answers  map[string]answer
 }
 
@@ -31,17 +32,17 @@ type answer struct {
 
 // answersOf returns the cluster's table for a snapshot. Two readers may make the
 // same table at the same time; each then answers from its own, correct one.
-func (c *cell) answersOf(s *topology.Snapshot) map[string]answer {
-	if t := c.table.Load(); t != nil && t.snapshot == s {
+func (c *cell) answersOf(s *topology.Snapshot, admin AdminWords) map[string]answer {
+	if t := c.table.Load(); t != nil && t.snapshot == s && t.admin == admin {
 		return t.answers
 	}
-	t := &table{snapshot: s, answers: make(map[string]answer)}
+	t := &table{snapshot: s, admin: admin, answers: make(map[string]answer)}
 	for _, p := range s.Pools {
 		for _, n := range p.Nodes {
-			t.answers[p.Pool+" "+n.Node] = answer{n.Verdict, nodeLine(n)}
+			t.answers[p.Pool+" "+n.Node] = answer{n.Verdict, nodeLine(n, admin)}
 		}
 		g := s.Guard(p)
-		t.answers[p.Pool+" "+Guard] = answer{g, guardLine(g, p)}
+		t.answers[p.Pool+" "+Guard] = answer{g, guardLine(g, p, admin)}
 	}
 	c.table.Store(t)
 	return t.answers
@@ -54,7 +55,7 @@ func (s *Server) Answer(request []byte) []byte {
 	if cluster, key, ok := bytes.Cut(request, []byte{' '}); ok {
 		if c := (*s.cells.Load())[string(cluster)]; c != nil {
 			if v := s.opts.Views.Get(c.name); v.Valid(s.opts.Now().Mono) {
-				if a, ok := c.answersOf(v.Snapshot)[string(key)]; ok {
+				if a, ok := c.answersOf(v.Snapshot, s.adminWords())[string(key)]; ok {
 					return s.count(a)
 				}
 			}
@@ -80,7 +81,7 @@ func (s *Server) answerLoose(request []byte) []byte {
 	case !v.Valid(s.opts.Now().Mono):
 		return s.count(answer{})
 	}
-	if a, ok := s.cell(cluster).answersOf(v.Snapshot)[key]; ok {
+	if a, ok := s.cell(cluster).answersOf(v.Snapshot, s.adminWords())[key]; ok {
 		return s.count(a)
 	}
 	return s.unknown(request, words[2], []string{cluster})
@@ -99,7 +100,7 @@ func (s *Server) whole(request []byte) bool {
 		return false
 	}
 	key, known := words[1]+" "+words[2], false
-	for k := range s.cell(words[0]).answersOf(v.Snapshot) {
+	for k := range s.cell(words[0]).answersOf(v.Snapshot, s.adminWords()) {
 		if strings.HasPrefix(k, key) && k != key {
 			return false
 		}
@@ -137,9 +138,9 @@ func (s *Server) unknown(request []byte, node string, clusters []string) []byte 
 	s.logUnknown(request)
 	text := strings.TrimSpace("unknown " + strings.Join(strings.Fields(string(request)), "/"))
 	if node == Guard {
-		return s.count(answer{topology.Up, line("up 100%", text)})
+		return s.count(answer{topology.Up, line(s.adminWords().up(100), text)})
 	}
-	return s.count(answer{topology.Down, line("down", text)})
+	return s.count(answer{topology.Down, line(s.adminWords().down(topology.SeverityError), text)})
 }
 
 func (s *Server) complete(clusters []string) bool {

@@ -13,8 +13,9 @@ type Cluster struct {
 	Name      string                 `yaml:"-"`
 	Authority topology.AuthorityKind `yaml:"authority"`
 	Patroni   Patroni                `yaml:"patroni"`
+	Monitor   Monitor                `yaml:"pg_auto_failover"`
 	// Nodes are listed here, or in Inventory, or are the instances of ConsulService,
-	// or Patroni's members.
+	// or Patroni's members, or those that pg_auto_failover's monitor knows.
 	Nodes         Nodes         `yaml:"nodes"`
 	Inventory     string        `yaml:"inventory" type:"path"` // watched; read with ParseInventory
 	ConsulService ConsulService `yaml:"consul_service"`
@@ -59,6 +60,7 @@ func defaultCluster(name string, pg Postgres) Cluster {
 		Name:          name,
 		Authority:     topology.DefaultPolicy().Authority,
 		Patroni:       Patroni{Source: SourceConsul, Scope: name, Namespace: "service"},
+		Monitor:       defaultMonitor(),
 		Policy:        defaultPolicy(),
 		ConsulService: ConsulService{NodeNames: NamedByNode},
 		Pools:         defaultPools(),
@@ -89,15 +91,20 @@ func (ns *Nodes) decode(d *decoder, p path, n *yaml.Node) {
 
 // decode takes tags as they are written: zone: a and nofailover: true are texts.
 func (t *tags) decode(d *decoder, p path, n *yaml.Node) {
+	decodeTexts((*map[string]string)(t), "tag", d, p, n)
+}
+
+// decodeTexts reads a map of texts; kind says what one of them is.
+func decodeTexts(m *map[string]string, kind string, d *decoder, p path, n *yaml.Node) {
 	for _, e := range d.entries(p, n) {
 		var text string
 		if e.key == "" {
-			d.fault(p, e.at, "a tag has no name")
+			d.fault(p, e.at, "a %s has no name", kind)
 		}
 		d.value(p.child(e.key), e.value, reflect.ValueOf(&text).Elem(), "")
-		if *t == nil {
-			*t = make(tags)
+		if *m == nil {
+			*m = make(map[string]string)
 		}
-		(*t)[e.key] = text
+		(*m)[e.key] = text
 	}
 }

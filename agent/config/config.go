@@ -17,6 +17,8 @@ type Config struct {
 	Log      Log    `yaml:"log"`
 	Listen   Listen `yaml:"listen"`
 	Health   Health `yaml:"health"`
+	// AgentCheck shapes what HAProxy's agent checks are answered.
+	AgentCheck AgentCheck `yaml:"agent_check"`
 	// Local is the node on this host, for paths such as /primary that name none.
 	Local NodeRef `yaml:"local"`
 	// Zone is where this host stands; read pools prefer nodes tagged with it.
@@ -43,6 +45,9 @@ type Listen struct {
 	Health     ListenAddress `yaml:"health"`      // Patroni's health paths
 	HealthTLS  TLSListener   `yaml:"health_tls"`  // the same over TLS
 	Status     ListenAddress `yaml:"status"`      // /livez, /readyz, /metrics, status
+	// Socket serves the same as Status on a UNIX socket; empty: see StatusSocket.
+	Socket     string        `yaml:"socket" type:"listen socket"`
+	SocketMode SocketMode    `yaml:"socket_mode"` // who may ask there
 	XDS        ListenAddress `yaml:"xds"`         // Envoy's subscription, gRPC
 }
 
@@ -79,6 +84,8 @@ type Postgres struct {
 	QueryTimeout   time.Duration `yaml:"query_timeout"`
 	// LoginEvery is the time between fresh logins, which prove the postmaster.
 	LoginEvery time.Duration `yaml:"login_every"`
+	// DNSTTLMax is how long the address of a node that has a DNS name is believed.
+	DNSTTLMax time.Duration `yaml:"dns_ttl_max"`
 	// WriteProbe is a table, schema.table, to which the writer must be able to
 	// write a row; empty: it is not tried.
 	WriteProbe string `yaml:"write_probe"`
@@ -90,8 +97,13 @@ type Postgres struct {
 // HAProxy lists the sockets of the HAProxy processes that are told at once.
 type HAProxy struct {
 	// Sockets are paths of UNIX sockets or host:port on loopback.
-	Sockets []string      `yaml:"sockets" type:"socket"`
-	Timeout time.Duration `yaml:"timeout"` // for one command and its answer
+	Sockets []string `yaml:"sockets" type:"socket"`
+	// MasterSockets are those of HAProxy's master processes (-S), beside the
+	// master_socket of templates.
+	MasterSockets []string      `yaml:"master_sockets" type:"socket"`
+	Timeout       time.Duration `yaml:"timeout"` // for one command and its answer
+	// File shapes the file of the built-in template.
+	File HAProxyFile `yaml:"file"`
 }
 
 // Envoy shapes what is served over xDS.
@@ -99,6 +111,11 @@ type Envoy struct {
 	// ListenHost replaces the host of the pools' listen; the ports stay.
 	ListenHost     string        `yaml:"listen_host"`
 	ConnectTimeout time.Duration `yaml:"connect_timeout"` // Envoy's, to a node
+	// CheckAddress is where Envoy reaches listen.health. Empty: at listen.health.
+	CheckAddress  ListenAddress `yaml:"check_address"`
+	CheckInterval time.Duration `yaml:"check_interval"`
+	Release       string        `yaml:"release"` // another text serves listeners that were held back
+	TLS           EnvoyTLS      `yaml:"tls"`     // of listen.xds
 }
 
 // Default returns the configuration of a file that says nothing. It has no
@@ -111,9 +128,11 @@ func Default() *Config {
 			Health:     "127.0.0.1:7432",
 			Status:     "127.0.0.1:7433",
 			XDS:        "127.0.0.1:7434",
+			SocketMode: 0o666,
 		},
-		Health: Health{Compat: HealthStrict, DrainStatus: DrainUnavailable},
-		Consul: Consul{Address: "http://127.0.0.1:8500"},
+		AgentCheck: AgentCheck{AdminWords: AdminNever},
+		Health:     Health{Compat: HealthStrict, DrainStatus: DrainUnavailable},
+		Consul:     Consul{Address: "http://127.0.0.1:8500"},
 		Postgres: Postgres{
 			User:           "pgsteer",
 			Database:       "postgres",
@@ -122,9 +141,10 @@ func Default() *Config {
 			ConnectTimeout: 800 * time.Millisecond,
 			QueryTimeout:   800 * time.Millisecond,
 			LoginEvery:     5 * time.Second,
+			DNSTTLMax:      30 * time.Second,
 		},
-		HAProxy: HAProxy{Timeout: 2 * time.Second},
-		Envoy:   Envoy{ConnectTimeout: time.Second},
+		HAProxy: HAProxy{Timeout: 2 * time.Second, File: defaultHAProxyFile()},
+		Envoy:   Envoy{ConnectTimeout: time.Second, CheckInterval: 200 * time.Millisecond, TLS: EnvoyTLS{NodeIdentity: IdentityCertificate}},
 	}
 }
 
@@ -147,6 +167,28 @@ func (c *Config) StateFolder(getenv func(string) string) string {
 		return filepath.Join(home, ".local", "state", "pgsteer")
 	}
 	return "/var/lib/pgsteer"
+}
+
+// SocketOff is the listen.socket of an agent without one.
+const SocketOff = "off"
+
+// DefaultSocket is where the packaged systemd unit has the agent's socket.
+const DefaultSocket = "/run/pgsteer/pgsteer.sock"
+
+// StatusSocket is the path of the agent's UNIX socket: listen.socket, else
+// pgsteer.sock in the folder that systemd made for the unit ($RUNTIME_DIRECTORY).
+// Empty: there is none.
+func (c *Config) StatusSocket(getenv func(string) string) string {
+	if c.Listen.Socket == SocketOff {
+		return ""
+	}
+	if c.Listen.Socket != "" {
+		return c.Listen.Socket
+	}
+	if first, _, _ := strings.Cut(getenv("RUNTIME_DIRECTORY"), ":"); first != "" {
+		return filepath.Join(first, filepath.Base(DefaultSocket))
+	}
+	return ""
 }
 
 // Cluster returns a cluster by name.

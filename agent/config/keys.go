@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -70,9 +71,16 @@ func fieldKeys(path string, v reflect.Value, f field) []Key {
 	}
 	if isScalar(element.Elem()) {
 		word := typeName(element.Elem(), f.kind)
-		return []Key{{Path: path, Type: "list of " + string(word) + "s", form: formList, value: word}}
+		return []Key{{Path: path, Type: "list of " + plural(word), form: formList, value: word}}
 	}
 	return append([]Key{{Path: path, Type: "list of maps"}}, sectionKeys(path+"[].", element.Elem())...)
+}
+
+func plural(word typeWord) string {
+	if strings.HasSuffix(string(word), "s") {
+		return string(word) + "es"
+	}
+	return string(word) + "s"
 }
 
 // namedKeys describes the maps by name, nil for other types. Pools are shown
@@ -90,8 +98,10 @@ func namedKeys(path string, v reflect.Value) []Key {
 	case *Nodes:
 		var n nodeSpec
 		return append([]Key{{Path: path, Type: "map"}}, sectionKeys(path+".NAME.", reflect.ValueOf(&n).Elem())...)
-	case *tags:
+	case *tags, *vars:
 		return []Key{{Path: path, Type: "map of texts", form: formMap, value: typeText}}
+	case *Addresses:
+		return []Key{{Path: path, Type: "map of addresses", form: formMap, value: typeAddress}}
 	case *Weights:
 		return []Key{{Path: path, Type: "map of percents", form: formMap, value: kindPercent}}
 	case *Sessions:

@@ -232,6 +232,7 @@ func (d *decoder) secrets() {
 	d.secret("postgres\x00password_file", d.root.Postgres.PasswordFile, &d.root.Postgres.Password)
 	for i := range d.root.Clusters {
 		c := &d.root.Clusters[i]
+		d.secret(path("clusters").child(c.Name).child("pg_auto_failover").child("password_file"), c.Monitor.PasswordFile, &c.Monitor.Password)
 		if c.Postgres.PasswordFile == d.root.Postgres.PasswordFile {
 			c.Postgres.Password = d.root.Postgres.Password
 			continue

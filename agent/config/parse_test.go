@@ -63,7 +63,7 @@ func TestParseFullSections(t *testing.T) {
 	want := Default()
 	want.StateDir = "/etc/pgsteer/state"
 	want.Log = Log{Level: LevelDebug, Format: FormatJSON}
-	want.Listen = Listen{AgentCheck: "0.0.0.0:7431", Health: ":7432", Status: "[::1]:7433"}
+	want.Listen = Listen{AgentCheck: "0.0.0.0:7431", Health: ":7432", Status: "[::1]:7433", SocketMode: 0o666}
 	want.Local, want.Zone = NodeRef{Cluster: "main", Node: "n1"}, "a"
 	want.Consul = Consul{
 		Address: "https://consul.example:8501", TokenFile: "/etc/pgsteer/consul.token", Datacenter: "dc1",
@@ -72,10 +72,23 @@ func TestParseFullSections(t *testing.T) {
 	}
 	want.Postgres.User, want.Postgres.PasswordFile = "probe", "/etc/pgsteer/probe.password"
 	want.Postgres.QueryTimeout = 500 * time.Millisecond
-	want.HAProxy = HAProxy{Sockets: []string{"/etc/pgsteer/run/admin.sock", "127.0.0.1:9999"}, Timeout: 2 * time.Second}
-	want.Envoy = Envoy{ListenHost: "0.0.0.0", ConnectTimeout: time.Second}
+	want.HAProxy = HAProxy{Sockets: []string{"/etc/pgsteer/run/admin.sock", "127.0.0.1:9999"}, MasterSockets: []string{"/etc/pgsteer/run/master.sock"}, Timeout: 2 * time.Second, File: HAProxyFile{
+		MaxConn: 4000, ServerMaxConn: 90, StatsListen: "127.0.0.1:8404",
+		BindCertificate: "/etc/pgsteer/bind.pem", ServerCAFile: "/etc/pgsteer/ca.pem",
+		Timeouts: HAProxyTimeouts{
+			Connect: time.Second, Client: time.Hour, Server: 2 * time.Hour,
+			Check: 500 * time.Millisecond, Queue: 3 * time.Second, TCPUser: 20 * time.Second,
+		},
+		CheckInterval: 5 * time.Second, Fall: 3, Rise: 2, AgentInterval: 250 * time.Millisecond,
+		HardStopAfter: 10 * time.Minute, MaxReloads: 10,
+	}}
+	want.Envoy = Envoy{
+		ListenHost: "0.0.0.0", ConnectTimeout: time.Second, CheckAddress: "10.0.0.9:7432", CheckInterval: time.Second,
+		Release: "after the upgrade",
+		TLS:     EnvoyTLS{CertFile: "/etc/pgsteer/a.pem", KeyFile: "/etc/pgsteer/a.key", ClientCAFile: "/etc/pgsteer/ca.pem", NodeIdentity: IdentityAny},
+	}
 	want.Templates = []Template{{
-		Name: "haproxy", Clusters: []string{"main"}, Timeout: 30 * time.Second, ReloadInterval: 2 * time.Second,
+		Name: "haproxy", Clusters: []string{"main"}, Timeout: 30 * time.Second, ReloadInterval: 2 * time.Second, Runtime: true,
 		Files:  []File{{Builtin: BuiltinHAProxy, Destination: "/etc/haproxy/haproxy.cfg", Mode: 0o600}},
 		Check:  []string{"haproxy", "-c", "-f", "{{.Staged}}"},
 		Reload: []string{"systemctl", "reload", "haproxy"},
@@ -125,14 +138,14 @@ func fullMain(t *testing.T, pg Postgres) Cluster {
 	near.Weights = Weights{"n1": 100, "n2": 1}
 	near.Sessions = Sessions{topology.CodeLag: topology.Down, topology.CodeTimeline: topology.Drain}
 	half := defaultPool("half", topology.ModeRead)
-	half.FallbackWeight, half.PreferZone = 50, false
+	half.FallbackWeight, half.PreferZone, half.EnvoySessions = 50, false, EnvoyHealthCheck
 	main.Pools = Pools{rw, replica, reports, near, half}
 	return main
 }
 
 func TestParseFullClusters(t *testing.T) {
 	c := parseFull(t)
-	compare(t, []string{"main", "other", "third", "fourth", "fifth"}, c.ClusterNames())
+	compare(t, []string{"main", "other", "third", "fourth", "fifth", "sixth"}, c.ClusterNames())
 
 	main := fullMain(t, c.Postgres)
 	compare(t, main, c.Clusters[0])
@@ -155,6 +168,14 @@ func TestParseFullClusters(t *testing.T) {
 	if c.Clusters[3].Postgres.User != "probe" {
 		t.Error("a cluster did not begin with the shared postgres section, which stands after the clusters")
 	}
+
+	sixth := defaultCluster("sixth", c.Postgres)
+	sixth.Authority = topology.AuthorityMonitor
+	sixth.Monitor.Monitors = []topology.Address{{Host: "10.0.6.9", Port: 5432}, {Host: "monitor.example", Port: 5432}}
+	sixth.Monitor.Formation, sixth.Monitor.Group, sixth.Monitor.PasswordFile = "shop", 2, "/etc/pgsteer/probe.password"
+	sixth.Monitor.SSLMode, sixth.Monitor.Interval = SSLVerifyFull, time.Second
+	sixth.Monitor.Addresses = Addresses{{Host: "10.1.0.5", Port: 5432}: {Host: "db1.example", Port: 5432}}
+	compare(t, sixth, c.Clusters[5])
 }
 
 func TestByteOrderMark(t *testing.T) {

@@ -31,6 +31,7 @@ type Pool struct {
 	Port             uint16             `yaml:"port" type:"port"`
 	PortCheck        topology.PortCheck `yaml:"port_check"`
 	Sessions         Sessions           `yaml:"sessions"`
+	EnvoySessions    EnvoySessions      `yaml:"envoy_sessions"` // empty: as the mode has it
 }
 
 // Pools is a map by name in the file and keeps the file's order.

@@ -20,12 +20,13 @@ import (
 
 // The type tags of fields that are plain texts in Go.
 const (
-	kindPath      = "path"      // made relative to the config's folder
-	kindFile      = "file"      // a path that must be readable when the config is loaded
-	kindSocket    = "socket"    // a UNIX socket's path or host:port on loopback
-	kindArguments = "arguments" // of a command; may hold line breaks
-	kindPercent   = "percent"   // a whole number from 1 to 100
-	kindPort      = "port"      // a whole number from 1 to 65535
+	kindPath      = "path"          // made relative to the config's folder
+	kindFile      = "file"          // a path that must be readable when the config is loaded
+	kindSocket    = "socket"        // a UNIX socket's path or host:port on loopback
+	kindUnix      = "listen socket" // a UNIX socket's path, or off
+	kindArguments = "arguments"     // of a command; may hold line breaks
+	kindPercent   = "percent"       // a whole number from 1 to 100
+	kindPort      = "port"          // a whole number from 1 to 65535
 )
 
 func isScalar(v reflect.Value) bool {
@@ -100,6 +101,10 @@ func (d *decoder) text(p path, n *yaml.Node, kind string) (string, error) {
 		}
 	}
 	switch {
+	case kind == kindUnix && (s == "" || s == SocketOff):
+		return s, nil
+	case kind == kindUnix:
+		return d.unixPath(s)
 	case kind == kindSocket:
 		return d.socket(s)
 	case s != "" && (kind == kindPath || kind == kindFile):
@@ -121,13 +126,8 @@ func (d *decoder) resolvePath(s string) string {
 // socket reads a HAProxy socket. One over TCP knows no password, so that it
 // may be on loopback only.
 func (d *decoder) socket(s string) (string, error) {
-	const maxUnixPath = 107 // Linux, unix(7): sun_path with its final zero byte
 	if strings.Contains(s, "/") {
-		s = d.resolvePath(s)
-		if len(s) > maxUnixPath {
-			return "", fmt.Errorf("socket path %s has %d bytes, at most %d are possible", s, len(s), maxUnixPath)
-		}
-		return s, nil
+		return d.unixPath(s)
 	}
 	a, err := topology.ParseAddress(s)
 	if err != nil {
@@ -137,6 +137,15 @@ func (d *decoder) socket(s string) (string, error) {
 		return "", fmt.Errorf("%q is not on loopback; HAProxy's socket asks for no password, so it may not be reachable from elsewhere", s)
 	}
 	return a.String(), nil
+}
+
+func (d *decoder) unixPath(s string) (string, error) {
+	const maxUnixPath = 107 // Linux, unix(7): sun_path with its final zero byte
+	s = d.resolvePath(s)
+	if len(s) > maxUnixPath {
+		return "", fmt.Errorf("socket path %s has %d bytes, at most %d are possible", s, len(s), maxUnixPath)
+	}
+	return s, nil
 }
 
 // longest is above all that is waited for here, and so far from the end of
@@ -259,6 +268,7 @@ const (
 	typeSize     typeWord = "size"
 	typeAddress  typeWord = "address"
 	typeNode     typeWord = "cluster/node"
+	typeServer   typeWord = "cluster/pool/node"
 	typeFileMode typeWord = "file mode"
 	typeSelector typeWord = "selector"
 )
@@ -276,7 +286,9 @@ func typeName(v reflect.Value, kind string) typeWord {
 		return typeAddress
 	case *NodeRef:
 		return typeNode
-	case *FileMode:
+	case *ServerRef:
+		return typeServer
+	case *FileMode, *SocketMode:
 		return typeFileMode
 	case *topology.Selector:
 		return typeSelector
@@ -289,7 +301,7 @@ func typeName(v reflect.Value, kind string) typeWord {
 	if v.CanInt() || v.CanUint() || v.CanFloat() {
 		return typeNumber
 	}
-	if v.Kind() == reflect.String && (kind == kindPath || kind == kindFile || kind == kindSocket) {
+	if v.Kind() == reflect.String && (kind == kindPath || kind == kindFile || kind == kindSocket || kind == kindUnix) {
 		return typeWord(kind)
 	}
 	return typeText
@@ -304,6 +316,8 @@ func (t typeWord) article() string {
 		return "an address (host:port)"
 	case t == typeNode:
 		return "a node (cluster/node)"
+	case t == typeServer:
+		return "a node in a pool (cluster/pool/node)"
 	case t == typeDuration:
 		return "a duration such as 2s"
 	case t == typeSize:

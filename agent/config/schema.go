@@ -118,6 +118,9 @@ func (s *schema) describe(k Key, root *schema) {
 	case formMap:
 		value := single(k)
 		s.Others, s.PropertyNames = &value, name
+		if k.value == typeAddress { // their keys are addresses too
+			s.PropertyNames = &value
+		}
 	case formLike:
 		s.Properties = make(map[string]*schema)
 		for key, p := range root.Properties[string(k.value)].Properties {
@@ -170,6 +173,8 @@ func single(k Key) schema {
 		return text(`^(off|.*:[0-9]{1,5})?$`)
 	case typeNode:
 		return text(`^([^/]+/[^/]+)?$`)
+	case typeServer:
+		return text(`^([^/]+/[^/]+/[^/]+)?$`)
 	case typeFileMode: // 0640 is a number to YAML
 		return schema{Type: []string{"string", "integer"}, Pattern: `^0*[0-7]{3}$`}
 	}

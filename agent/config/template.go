@@ -3,6 +3,8 @@ package config
 import (
 	"slices"
 	"time"
+
+	"go.yaml.in/yaml/v4"
 )
 
 // Template is a group of files that one reload makes live together.
@@ -10,13 +12,19 @@ type Template struct {
 	Name     string   `yaml:"name"`
 	Files    []File   `yaml:"files"`
 	Clusters []string `yaml:"clusters"` // empty: all
+	Vars     vars     `yaml:"vars"`     // the operator's own values for templates
 	// Check is run on the staged files, Reload after they were replaced. Both
 	// are argument lists; no shell is involved. Empty: not done.
 	Check  []string `yaml:"check" type:"arguments"`
 	Reload []string `yaml:"reload" type:"arguments"`
+	// ReloadUnit is a unit of systemd that is reloaded over D-Bus, instead of Reload.
+	ReloadUnit string `yaml:"reload_unit"`
 	// MasterSocket is the CLI of HAProxy's master process (-S): with it a reload
 	// counts once a new worker has appeared and stayed.
 	MasterSocket string `yaml:"master_socket" type:"path"`
+	// Runtime has changes of servers alone made in the running HAProxy, over
+	// HAProxy.Sockets, instead of a reload.
+	Runtime bool `yaml:"runtime"`
 	// Timeout bounds a check and a reload each.
 	Timeout time.Duration `yaml:"timeout"`
 	// ReloadInterval is the least time between two reloads.
@@ -29,6 +37,8 @@ type File struct {
 	Source      string   `yaml:"source" type:"file"`
 	Destination string   `yaml:"destination" type:"path"`
 	Mode        FileMode `yaml:"mode"`
+	// Expect says what a file of Source is, so that it is looked over; a Builtin is.
+	Expect Builtin `yaml:"expect"`
 }
 
 // The placeholders that arguments of Check and Reload may hold. They stand for
@@ -38,12 +48,22 @@ const (
 	PlaceholderDestination = "{{.Destination}}" // path of the live file
 )
 
+// vars are texts by name.
+type vars map[string]string
+
+func (v *vars) decode(d *decoder, p path, n *yaml.Node) {
+	decodeTexts((*map[string]string)(v), "value", d, p, n)
+}
+
 func (t *Template) setDefaults() {
 	t.Timeout = 30 * time.Second
 	t.ReloadInterval = 2 * time.Second
 }
 
 func (f *File) setDefaults() { f.Mode = 0o640 }
+
+// IsHAProxy reports whether the file is a whole configuration of HAProxy.
+func (f File) IsHAProxy() bool { return f.Builtin == BuiltinHAProxy || f.Expect == BuiltinHAProxy }
 
 // Covers reports whether a group renders a cluster.
 func (t Template) Covers(cluster string) bool {

@@ -94,8 +94,9 @@ func (c *Config) check(s scope) {
 	c.Clusters.check(s)
 	c.checkZone(s)
 	c.checkLocal(s)
+	c.checkAgentCheck(s.in("agent_check"))
 	c.HAProxy.check(s.in("haproxy"))
-	c.Envoy.check(s.in("envoy"))
+	c.Envoy.check(s, c)
 	c.checkTemplates(s)
 }
 
@@ -115,6 +116,11 @@ func (c *Config) listeners(s scope) []listener {
 		{l.in("health_tls"), "address", "listen.health_tls", c.Listen.HealthTLS.Address},
 		{l, "status", "listen.status", c.Listen.Status},
 		{l, "xds", "listen.xds", c.Listen.XDS},
+	}
+	all = append(all, listener{s.in("haproxy").in("file"), "stats_listen", "haproxy.file.stats_listen", c.HAProxy.File.StatsListen})
+	for i, p := range c.AgentCheck.Ports {
+		in := s.in("agent_check").in("ports").in(strconv.Itoa(i))
+		all = append(all, listener{in, "listen", "agent_check.ports for " + p.Server.String(), p.Listen})
 	}
 	for _, cl := range c.Clusters {
 		for _, p := range cl.Pools {
@@ -180,6 +186,9 @@ func (p Postgres) check(s scope) {
 	s.positive("connect_timeout", p.ConnectTimeout)
 	s.positive("query_timeout", p.QueryTimeout)
 	s.positive("login_every", p.LoginEvery)
+	if p.DNSTTLMax < time.Second {
+		s.fault("dns_ttl_max", "dns_ttl_max is below a second: that many questions would only burden the resolver")
+	}
 	if err := checkTable(p.WriteProbe); err != nil {
 		s.fault("write_probe", "%v", err)
 	}
@@ -226,38 +235,26 @@ func (c *Config) checkLocal(s scope) {
 		s.fault("local", "no such cluster: %s", UnknownWord(c.Local.Cluster, c.ClusterNames()))
 		return
 	}
-	if cl.Authority != topology.AuthorityNone || cl.Inventory != "" || cl.ConsulService.Name != "" {
-		return // nodes come and go without this file
-	}
-	var names []string
-	for _, n := range cl.Nodes {
-		if n.Name == c.Local.Node {
-			return
-		}
-		names = append(names, n.Name)
-	}
-	if !s.d.unsound[s.in("clusters").in(cl.Name).in("nodes").at] {
-		s.fault("local", "no such node in cluster %s: %s", cl.Name, UnknownWord(c.Local.Node, names))
-	}
+	cl.checkNode(s, "local", c.Local.Node)
 }
 
 func (h HAProxy) check(s scope) {
 	s.positive("timeout", h.Timeout)
+	h.File.check(s.in("file"))
 	seen := make(map[string]bool)
-	for i, socket := range h.Sockets {
-		if seen[socket] {
-			s.in("sockets").fault(strconv.Itoa(i), "socket %s is listed already", socket)
-		}
-		if socket == "" {
-			s.in("sockets").fault(strconv.Itoa(i), "a socket is empty")
-		}
-		seen[socket] = true
-	}
+	checkSockets(s.in("sockets"), h.Sockets, seen)
+	checkSockets(s.in("master_sockets"), h.MasterSockets, seen)
 }
 
-func (e Envoy) check(s scope) {
-	s.positive("connect_timeout", e.ConnectTimeout)
-	if err := checkHost(e.ListenHost); err != nil {
-		s.fault("listen_host", "%v", err)
+// checkSockets wants each once: a worker's socket is never its master's.
+func checkSockets(s scope, sockets []string, seen map[string]bool) {
+	for i, socket := range sockets {
+		if seen[socket] {
+			s.fault(strconv.Itoa(i), "socket %s is listed already", socket)
+		}
+		if socket == "" {
+			s.fault(strconv.Itoa(i), "a socket is empty")
+		}
+		seen[socket] = true
 	}
 }

@@ -12,6 +12,7 @@ func (cs Clusters) check(s scope) {
 	endpoints := make(map[string]string) // of Patroni's REST interface -> cluster
 	names := make(map[string]string)
 	joined := make(map[string]string) // cluster_pool -> who has it
+	groups := make(map[string]string) // of pg_auto_failover -> cluster
 	for _, c := range cs {
 		in := s.in("clusters").in(c.Name)
 		in.folded(names, "cluster", c.Name)
@@ -25,6 +26,9 @@ func (cs Clusters) check(s scope) {
 			joined[id] = "pool " + p.Name + " of cluster " + c.Name
 		}
 		c.checkTiming(in, s.in("postgres"))
+		if c.Authority == topology.AuthorityMonitor {
+			c.Monitor.checkGroup(in.in("pg_auto_failover"), c.Name, groups)
+		}
 		if c.Authority != topology.AuthorityPatroni {
 			continue
 		}
@@ -55,6 +59,9 @@ func (c Cluster) check(s scope) {
 	if c.Authority == topology.AuthorityPatroni {
 		c.Patroni.check(s.in("patroni"))
 	}
+	if c.Authority == topology.AuthorityMonitor {
+		c.Monitor.check(s.in("pg_auto_failover"))
+	}
 	c.Nodes.check(s, "nodes")
 	c.Policy.check(s.in("policy"))
 	c.checkWriteProbe(s)
@@ -68,18 +75,21 @@ func (c Cluster) check(s scope) {
 
 // checkSources wants exactly one place that says which nodes there are.
 func (c Cluster) checkSources(s scope) {
-	patroni := c.Authority == topology.AuthorityPatroni
+	patroni, monitor := c.Authority == topology.AuthorityPatroni, c.Authority == topology.AuthorityMonitor
 	c.ConsulService.check(s.in("consul_service"), c)
 	switch service := c.ConsulService.Name != ""; {
 	case len(c.Nodes) > 0 && c.Inventory != "":
 		s.fault("inventory", "nodes and inventory exclude each other: list the nodes in one place")
 	case service && (len(c.Nodes) > 0 || c.Inventory != ""):
 		s.fault("consul_service", "consul_service excludes nodes and inventory: what lists the nodes must be one place")
-	case len(c.Nodes) == 0 && c.Inventory == "" && !s.written("consul_service") && !patroni && !s.d.unsound[s.in("authority").at]:
-		s.fault("nodes", "cluster %s has no nodes: list them below `nodes`, name an `inventory` or a `consul_service`, or set `authority: patroni`", c.Name)
+	case len(c.Nodes) == 0 && c.Inventory == "" && !s.written("consul_service") && !patroni && !monitor && !s.d.unsound[s.in("authority").at]:
+		s.fault("nodes", "cluster %s has no nodes: list them below `nodes`, name an `inventory` or a `consul_service`, or set `authority` to patroni or pg_auto_failover", c.Name)
 	}
 	if !patroni && s.written("patroni") && !s.d.unsound[s.in("authority").at] {
 		s.fault("patroni", "these settings have no effect without `authority: patroni`")
+	}
+	if !monitor && s.written("pg_auto_failover") && !s.d.unsound[s.in("authority").at] {
+		s.fault("pg_auto_failover", "these settings have no effect without `authority: pg_auto_failover`")
 	}
 }
 

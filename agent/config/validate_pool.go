@@ -22,6 +22,9 @@ func (ps Pools) check(s scope) {
 			p.checkRead(in)
 		}
 		p.checkPort(in)
+		if p.EnvoySessions == EnvoyDrain && p.Mode == topology.ModeRead {
+			in.fault("envoy_sessions", "envoy_sessions: drain ends all sessions of a pool at once, which is wrong where `mode: read` has several nodes; use health-check or keep")
+		}
 	}
 }
 

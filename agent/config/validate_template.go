@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,9 @@ func (c *Config) checkTemplates(s scope) {
 	for i, t := range c.Templates {
 		in := s.in("templates").in(strconv.Itoa(i))
 		t.check(in)
+		if t.Runtime && len(c.HAProxy.Sockets) == 0 && !s.d.unsound["haproxy"] {
+			in.fault("runtime", "there is no haproxy.sockets over which servers could be changed")
+		}
 		if names[t.Name] && t.Name != "" {
 			in.fault("name", "a template named %s is there already", t.Name)
 		}
@@ -48,6 +52,7 @@ func (t Template) check(s scope) {
 	t.checkArguments(s, "check", t.Check)
 	t.checkArguments(s, "reload", t.Reload)
 	t.checkCheck(s)
+	t.checkUnit(s)
 	s.positive("timeout", t.Timeout)
 	s.positive("reload_interval", t.ReloadInterval)
 }
@@ -60,9 +65,23 @@ func (t Template) checkCheck(s scope) {
 		s.fault("check", "no argument holds %s, so the check would test another file than the new one", PlaceholderStaged)
 	}
 	for _, f := range t.Files {
-		if f.Builtin == BuiltinHAProxy && len(t.Check) == 0 {
+		if f.IsHAProxy() && len(t.Check) == 0 {
 			s.fault("check", "a file for HAProxy needs a check: [haproxy, -c, -f, %q]", PlaceholderStaged)
 		}
+	}
+}
+
+// unitName is a unit that can be reloaded, by systemd.unit(5): an instance of a
+// template included.
+var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\-]+(@[A-Za-z0-9:_.\\-]*)?\.service$`)
+
+func (t Template) checkUnit(s scope) {
+	switch {
+	case t.ReloadUnit == "":
+	case len(t.Reload) > 0:
+		s.fault("reload_unit", "reload and reload_unit exclude each other")
+	case !unitName.MatchString(t.ReloadUnit):
+		s.fault("reload_unit", "%s is no service of systemd such as haproxy.service", quote(t.ReloadUnit))
 	}
 }
 

@@ -126,10 +126,12 @@ func words(v any) []string {
 		return texts(HealthStrict, HealthPatroni3, HealthPatroni4)
 	case DrainStatus:
 		return texts(DrainUnavailable, DrainNotFound)
+	case AdminWords:
+		return texts(AdminNever, AdminAlways)
 	case Builtin:
 		return texts(BuiltinHAProxy)
 	case topology.AuthorityKind:
-		return texts(topology.AuthorityNone, topology.AuthorityPatroni)
+		return texts(topology.AuthorityNone, topology.AuthorityPatroni, topology.AuthorityMonitor)
 	case topology.AuthorityLost:
 		return texts(topology.LostHold, topology.LostSQLOnly)
 	case topology.Mode:
@@ -142,6 +144,10 @@ func words(v any) []string {
 		return texts(topology.PortCheckNone, topology.PortCheckConnect, topology.PortCheckPgBouncer)
 	case topology.WriteStall:
 		return texts(topology.StallAlarm, topology.StallDrain)
+	case EnvoySessions:
+		return texts(EnvoyDrain, EnvoyHealthCheck, EnvoyKeep)
+	case NodeIdentity:
+		return texts(IdentityCertificate, IdentityAny)
 	case sessionsWord:
 		return texts(sessionsKeep, sessionsEnd)
 	}
@@ -211,6 +217,26 @@ func (m *FileMode) UnmarshalText(b []byte) error {
 	}
 	*m = FileMode(v)
 	return nil
+}
+
+// SocketMode is the permission bits of a UNIX socket: who may write to it may ask.
+type SocketMode uint32
+
+// String writes four octal digits.
+func (m SocketMode) String() string { return FileMode(m).String() }
+
+// MarshalText writes String.
+func (m SocketMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText takes the three modes that make sense for a socket.
+func (m *SocketMode) UnmarshalText(b []byte) error {
+	switch v, err := strconv.ParseUint(string(b), 8, 32); {
+	case err == nil && (v == 0o600 || v == 0o660 || v == 0o666):
+		*m = SocketMode(v)
+		return nil
+	default:
+		return fmt.Errorf("%q is none of 0600 (the agent's own user may ask), 0660 (its group too), 0666 (everybody on this host)", b)
+	}
 }
 
 // ListenAddress is where a listener binds: host:port with an IP address or a

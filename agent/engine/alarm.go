@@ -22,6 +22,9 @@ func (r *round) raiseAlarms() {
 	if r.foreignKey() {
 		raise(topology.CodeForeignKey, 0, "initialize key says %d; the servers %d", r.s.authority.picture.SystemID, r.s.systemID)
 	}
+	if m := r.monitor(); m != nil && len(m.Claimants) > 1 {
+		raise(topology.CodeTwoGoals, r.s.authority.at, "the monitor assigns writes to %v", m.Claimants)
+	}
 	if r.s.isolated == topology.Yes {
 		raise(topology.CodeIsolated, 0, "every cluster is silent")
 	}

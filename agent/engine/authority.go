@@ -14,8 +14,9 @@ const defaultLeaderGap = 20 * time.Second
 type authorityState struct {
 	source      topology.SourceID
 	picture     *topology.Authority
-	at          topology.Mono // when the picture was asked for
-	absentSince topology.Mono // the leader key is confirmed absent since
+	documents   *topology.Documents // no rule reads them
+	at          topology.Mono       // when the picture was asked for
+	absentSince topology.Mono       // the leader key is confirmed absent since
 	optimeIndex uint64
 }
 
@@ -30,7 +31,7 @@ func (s *State) observeAuthority(o topology.Observation, src *source) {
 	case s.authority.absentSince == 0:
 		s.authority.absentSince = o.At.Mono
 	}
-	if h := &s.holder; h.name != "" && a.Leader != "" && a.Leader != h.name {
+	if h := &s.holder; h.name != "" && (a.Leader != "" && a.Leader != h.name || a.Withdrawn(h.name)) {
 		h.superseded = true
 	}
 	if a.OptimeIndex != s.authority.optimeIndex {

@@ -31,8 +31,8 @@ func (r *round) keepOrReplace() *topology.Snapshot {
 	return next
 }
 
-// same reports whether this round comes to what a snapshot says already; texts,
-// times, and what Facts tell make no difference.
+// same reports whether this round comes to what a snapshot says already; texts but
+// for those of maintenance, times, and what Facts tell make no difference.
 func (r *round) same(s *topology.Snapshot) bool {
 	if s.Authority != r.auth || s.Writer != r.writerUp() || s.Held != r.held() || s.Complete != r.s.complete() ||
 		len(s.Nodes) != len(r.nodes) || len(s.Pools) != len(r.p.Pools) {
@@ -69,7 +69,7 @@ func sameReasons(reasons []topology.Reason, effects []effect) bool {
 		return false
 	}
 	for i := range effects {
-		if reasons[i].Code != effects[i].code {
+		if reasons[i].Code != effects[i].code || effects[i].code == topology.CodeMaintenance && reasons[i].Text != effects[i].text {
 			return false
 		}
 	}

@@ -12,6 +12,7 @@ func Facts(s *State, now topology.Clock) *topology.Facts {
 	f := &topology.Facts{
 		At: now, Timeline: s.timelines[s.systemID], SystemID: s.systemID, WriteLSN: s.ring.newest(),
 		Nodes: make(map[string]topology.NodeFacts, len(s.nodes)), Authority: s.authority.picture,
+		AuthoritySource: s.authority.source, Documents: s.authority.documents,
 	}
 	for name, n := range s.nodes {
 		f.Nodes[name] = topology.NodeFacts{

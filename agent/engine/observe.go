@@ -34,6 +34,9 @@ func Observe(s *State, o topology.Observation) {
 	if o.Authority != nil {
 		s.observeAuthority(o, src)
 	}
+	if o.Documents != nil {
+		s.authority.documents = o.Documents
+	}
 	if o.Probe != nil {
 		s.observeProbe(o)
 	}

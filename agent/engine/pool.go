@@ -151,7 +151,9 @@ func (r *round) fallBack(pool topology.Pool, pr *poolRound) bool {
 		return true
 	case topology.FallbackStale:
 		r.sortBehind()
-		i := slices.IndexFunc(r.behind, staleEnough)
+		i := slices.IndexFunc(r.behind, func(c candidate) bool {
+			return staleEnough(c) || c.code == topology.CodeAssigned && r.lastResort(c.n)
+		})
 		if i < 0 {
 			return false
 		}

@@ -53,6 +53,9 @@ func (r *round) replicaEffect(s seat) effect {
 	if n.inRecovery == topology.No || n.inRecovery == topology.Unknown && h.restored && h.name == n.Name {
 		return r.primaryInReadPool(n)
 	}
+	if e, bad := r.unassigned(s); bad {
+		return e
+	}
 	e := r.replicationEffect(s)
 	old := n.aliveAt != 0 && r.since(max(n.roleAt, n.knownAt), r.p.EvidenceMaxAge)
 	switch {
@@ -77,6 +80,9 @@ func (r *round) excluded(s seat) (effect, bool) {
 	if e, bad := r.notSelected(s.pool, s.n); bad {
 		return e, true
 	}
+	if group := s.n.Tags[topology.TagNodeCluster]; group != "" && !s.pool.Select.Names(topology.TagNodeCluster) {
+		return r.effect(topology.Drain, topology.CodeNotSelected, 0, "of the read-replica cluster %s; select it by its tag", group), true
+	}
 	switch {
 	case s.pool.Role == topology.RoleDelayed: // who asks for delayed replicas gets them, tagged or not
 	case s.n.HasTag(topology.TagNoLoadBalance):
@@ -92,6 +98,9 @@ func (r *round) excluded(s seat) (effect, bool) {
 // moment ago and has not told its timeline may be the writer's successor: the
 // sessions of its readers wait for that word.
 func (r *round) primaryInReadPool(n *node) effect {
+	if e, bad := r.fencedByGoal(n); bad {
+		return e
+	}
 	h := r.s.holder
 	switch {
 	case h.name == n.Name && h.restored:

@@ -52,5 +52,5 @@ func (r *round) syncState(n *node) topology.Role {
 	if w := r.provenWriter(); w != nil {
 		seen = w.full
 	}
-	return topology.AgreedRole(said.SyncRole(n.Name), seen.SyncRole(n.Name))
+	return topology.AgreedRole(said.SyncRole(n.Name), seen.SyncRole(said.Application(n.Name)))
 }

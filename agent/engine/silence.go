@@ -115,7 +115,7 @@ func (r *round) identity(n *node) (effect, bool) {
 func (r *round) maintained(n *node) (effect, bool) {
 	rec, ok := r.m.Active(n.Name, r.now.Wall)
 	if !ok {
-		return effect{}, false
+		return r.ordered(n)
 	}
 	if !rec.Until.IsZero() {
 		r.since(r.now.Mono, rec.Until.Sub(r.now.Wall))

@@ -76,6 +76,13 @@ func TestLinkCut(t *testing.T) {
 	w.truth("b").Receiver.SenderHost = "192.0.2.12" // a cascade hears from another
 	w.run(3 * sec)
 	w.want("primary", "a=drain/silent")
+
+	nodes := w.s.Nodes()
+	nodes[0].HostName = "db-a" // as primary_conninfo may have it
+	w.fold(fileSource, topology.Observation{Nodes: &topology.NodeList{Nodes: nodes}})
+	w.truth("b").Receiver.SenderHost = "db-a"
+	w.run(2 * sec)
+	w.want("primary", "a=up/link_cut")
 }
 
 // TestLinkCutByStatus: the leader wrote its status after the last picture.

@@ -90,7 +90,7 @@ type holder struct {
 	// Contrary evidence is noted when it is folded, so that none is lost when
 	// better word follows before the next decision.
 	deposed    bool // in recovery, read-only, or another cluster's server
-	superseded bool // the authority named another
+	superseded bool // the authority named another, or took the writes from it
 }
 
 // node is the evidence about one node, at its present address.
@@ -226,7 +226,11 @@ func (s *State) mergeNodes(at topology.Mono) {
 	for i, name := range slices.Sorted(maps.Keys(s.nodes)) {
 		s.nodes[name].i = i
 		s.order = append(s.order, s.nodes[name])
-		s.at[s.nodes[name].Address] = s.nodes[name]
+		n := s.nodes[name]
+		s.at[n.Address] = n
+		if n.HostName != "" { // a standby's primary_conninfo may have either
+			s.at[topology.Address{Host: n.HostName, Port: n.Address.Port}] = n
+		}
 	}
 	s.attachMembers()
 }
@@ -247,9 +251,9 @@ func rank(id topology.SourceID) string {
 }
 
 func overlay(base, top topology.Node) topology.Node {
-	out := topology.Node{Name: top.Name, Address: top.Address, Tags: make(map[string]string)}
+	out := topology.Node{Name: top.Name, Address: top.Address, HostName: top.HostName, Tags: make(map[string]string)}
 	if out.Address.IsZero() {
-		out.Address = base.Address
+		out.Address, out.HostName = base.Address, base.HostName
 	}
 	maps.Copy(out.Tags, base.Tags)
 	maps.Copy(out.Tags, top.Tags)

@@ -46,3 +46,27 @@ func TestTextsFromOutside(t *testing.T) {
 	w.m.Records[0].Reason = ""
 	w.run(sec)
 }
+
+// TestWordsOfMaintenance: what an operator says anew is told, and nobody hurries for
+// it; other texts change with what they speak of and are told with the next decision.
+func TestWordsOfMaintenance(t *testing.T) {
+	w := settled(t, patroni)
+	w.m.Records = []topology.MaintenanceRecord{{Node: "b", Reason: "disk", Since: w.now.Wall}}
+	first := w.decide()
+	w.run(5 * sec)
+	if w.decide() != first {
+		t.Fatal("the same words make a decision")
+	}
+	w.m.Records = []topology.MaintenanceRecord{{Node: "b", Reason: "disk and kernel", Since: w.now.Wall}}
+	next := w.decide()
+	p, _ := next.Pool("replica")
+	v, _ := p.Verdict("b")
+	old, _ := first.Pool("replica")
+	was, _ := old.Verdict("b")
+	if v.Reason().Text != "disk and kernel" || !v.Reason().Since.Equal(was.Reason().Since) {
+		t.Errorf("the reason is %+v, was %+v", v.Reason(), was.Reason())
+	}
+	if next.Generation != first.Generation+1 || next.Urgent != first.Urgent || next.Hash != first.Hash || !p.ChangedAt.Equal(old.ChangedAt) {
+		t.Errorf("generation %d urgent %d hash %s after %d, %d, %s", next.Generation, next.Urgent, next.Hash, first.Generation, first.Urgent, first.Hash)
+	}
+}

@@ -49,7 +49,8 @@ type world struct {
 	wake      topology.Mono
 	servers   map[string]*server
 	authority topology.Authority
-	unheard   topology.FailureClass // of the authority
+	unheard   topology.FailureClass      // of the authority
+	documents func() *topology.Documents // come with its word; nil: none do
 	seq       map[topology.SourceID]uint64
 	snap      *topology.Snapshot
 	demand    topology.Demand
@@ -220,7 +221,11 @@ func (w *world) askAuthority() {
 		return
 	}
 	a := w.authority
-	w.fold(consulSource, topology.Observation{Authority: &a})
+	o := topology.Observation{Authority: &a}
+	if w.documents != nil {
+		o.Documents = w.documents()
+	}
+	w.fold(consulSource, o)
 }
 
 func (w *world) askAll() {

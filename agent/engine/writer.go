@@ -241,12 +241,17 @@ func (r *round) barredByAuthority(n *node) (effect, bool) {
 		return r.effect(topology.Undecided, topology.CodeAuthorityLost, a.at, "authority lost before a decision"), true
 	case r.auth.State == topology.AuthorityStateLost:
 		return r.effect(topology.Down, topology.CodeFenced, n.roleAt, "writable; authority lost and not the writer"), true
+	}
+	if e, bad := r.barredByGoal(n); bad {
+		return e, true
+	}
+	switch {
 	case a.picture.Leader == "":
 		v := topology.Down
 		if !r.s.decided && !r.leaderGapOver() {
 			v = topology.Drain // it may have sessions from before this agent's start
 		}
-		return r.effect(v, topology.CodeNoLeader, a.absentSince, "writable but the leader key is absent"), true
+		return r.effect(v, topology.CodeNoLeader, a.absentSince, r.nobodyNamed(true)), true
 	case a.picture.Leader != n.Name:
 		return r.effect(topology.Down, topology.CodeFenced, n.roleAt, "writable but %s is named", a.picture.Leader), true
 	case a.picture.SessionAgrees == topology.No:
@@ -302,7 +307,7 @@ func (r *round) holderEffects(out []effect, n *node) []effect {
 		out = append(out, e)
 	}
 	if a := r.s.authority; a.absentSince != 0 && !r.byEvidence() && !r.holdsWithoutLeader() {
-		out = append(out, r.effect(topology.Drain, topology.CodeNoLeader, a.absentSince, "leader key is absent"))
+		out = append(out, r.effect(topology.Drain, topology.CodeNoLeader, a.absentSince, r.nobodyNamed(false)))
 	}
 	lost := r.auth.State == topology.AuthorityStateLost && !r.byEvidence()
 	if len(out) == 0 && !r.s.holder.restored && (lost || r.byEvidence() && n.aliveAt != 0) && r.declareUnproven(n) {
@@ -347,6 +352,9 @@ func (r *round) standing(n *node) effect {
 		return r.effect(topology.Up, topology.CodeLinkCut, n.failingAt, "others hear from it")
 	case r.byEvidence():
 		return r.effect(topology.Up, topology.CodeWriter, h.since.Mono, "writable on the highest timeline")
+	}
+	if r.p.Authority == topology.AuthorityMonitor {
+		return r.effect(topology.Up, topology.CodeWriter, h.since.Mono, "assigned to take writes and is writable")
 	}
 	return r.effect(topology.Up, topology.CodeWriter, h.since.Mono, "holds the leader key and is writable")
 }

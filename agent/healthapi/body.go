@@ -3,7 +3,6 @@ package healthapi
 import (
 	"cmp"
 	"encoding/json"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -27,9 +26,39 @@ type nodeBody struct {
 	Unlocked         bool              `json:"cluster_unlocked,omitempty"`
 	DCSLastSeen      int64             `json:"dcs_last_seen,omitempty"`
 	Tags             map[string]any    `json:"tags,omitempty"`
-	SystemIdentifier string            `json:"database_system_identifier,omitempty"`
-	Patroni          patroniBody       `json:"patroni"`
-	Reason           reasonBody        `json:"reason"`
+	restartBody
+	SystemIdentifier string      `json:"database_system_identifier,omitempty"`
+	Patroni          patroniBody `json:"patroni"`
+	Reason           reasonBody  `json:"reason"`
+}
+
+// restartBody is what is known of a restart ahead.
+type restartBody struct {
+	Pending   bool            `json:"pending_restart,omitempty"`
+	Reason    json.RawMessage `json:"pending_restart_reason,omitempty"`
+	Scheduled json.RawMessage `json:"scheduled_restart,omitempty"`
+}
+
+// restart is the member's own word, as /cluster shows it; Patroni 3 tells no reason.
+func (sub *subject) restart() restartBody {
+	p := sub.paper()
+	b := restartBody{Pending: p.PendingRestart, Scheduled: p.ScheduledRestart}
+	if !sub.old() {
+		b.Reason = p.RestartReason
+	}
+	return b
+}
+
+// ownRestart is the same as the node's own body shows it: the key also says of
+// which start of the server the schedule is.
+func (sub *subject) ownRestart() restartBody {
+	b := sub.restart()
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(b.Scheduled, &fields) == nil {
+		delete(fields, "postmaster_start_time")
+		b.Scheduled = encode(fields)
+	}
+	return b
 }
 
 type patroniBody struct {
@@ -89,7 +118,7 @@ func (s *Server) nodeBody(sub *subject, a answer) nodeBody {
 		State: s.state(sub), Role: sub.role(),
 		Tags:    tags(sub.node.Tags),
 		Patroni: patroniBody{Version: s.opts.Version, Scope: sub.ref.Cluster, Name: sub.ref.Node},
-		Reason:  newReasonBody(a.reason),
+		Reason:  newReasonBody(a.reason), restartBody: sub.ownRestart(),
 	}
 	if id := sub.cluster.SystemID; id != 0 {
 		b.SystemIdentifier = strconv.FormatUint(id, 10)
@@ -216,16 +245,4 @@ func tags(in map[string]string) map[string]any {
 		}
 	}
 	return out
-}
-
-// elsewhereAt answers for documents that only Patroni has. An empty one would say
-// that there never was a failover.
-func elsewhereAt(name string) func(*Server, *subject) *reply {
-	return func(_ *Server, sub *subject) *reply {
-		body := errorBody{Error: "pgsteer does not keep Patroni's " + name + "; ask Patroni itself"}
-		if m := sub.facts.Member; m != nil {
-			body.Ask = apiURL(m.APIURL, name)
-		}
-		return newReply(http.StatusNotImplemented, topology.Reason{Text: body.Error}, body)
-	}
 }

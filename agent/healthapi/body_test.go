@@ -131,6 +131,7 @@ patroni_postgres_server_version 150018
 patroni_cluster_unlocked 0
 patroni_postgres_timeline 5
 patroni_dcs_last_seen 1796039998
+patroni_pending_restart 0
 patroni_is_paused 0`), "\n")
 	if diff := cmp.Diff(want, w.metricLines(t, Strict)); diff != "" {
 		t.Error(diff)

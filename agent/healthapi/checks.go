@@ -22,15 +22,33 @@ func no(code topology.Code, text string) answer {
 	return answer{reason: topology.Reason{Code: code, Text: text}}
 }
 
-// verdict is the node's verdict in the first pool of a mode that selects it;
-// undecided ones are replaced by the saved verdict. The pool's name is "" when
-// there is none.
+// defaultPool is the pool of a mode that a check without a pool follows: the name
+// that a cluster without pools of its own has.
+func defaultPool(mode topology.Mode) string {
+	if mode == topology.ModeWrite {
+		return "primary"
+	}
+	return "replica"
+}
+
+// followed are the pools of a mode in the order in which a check without a pool
+// follows them: the default one, then the others as they are configured.
+func (sub *subject) followed(mode topology.Mode) []topology.PoolVerdicts {
+	pools := slices.DeleteFunc(slices.Clone(sub.pools), func(p topology.PoolVerdicts) bool { return p.Mode != mode })
+	own := slices.IndexFunc(pools, func(p topology.PoolVerdicts) bool { return p.Pool == defaultPool(mode) })
+	if own > 0 {
+		p := pools[own]
+		pools = slices.Insert(slices.Delete(pools, own, own+1), 0, p)
+	}
+	return pools
+}
+
+// verdict is the node's verdict in the first pool of a mode, as followed lists them,
+// that selects it; undecided ones are replaced by the saved verdict. The pool's name
+// is "" when there is none.
 func (s *Server) verdict(sub *subject, mode topology.Mode) (topology.NodeVerdict, string) {
 	first, pool := topology.NodeVerdict{Node: sub.ref.Node}, ""
-	for _, p := range sub.pools {
-		if p.Mode != mode {
-			continue
-		}
+	for _, p := range sub.followed(mode) {
 		v, ok := p.Verdict(sub.ref.Node)
 		if !ok || sub.snapshot == nil {
 			v = topology.NodeVerdict{Node: sub.ref.Node}
@@ -48,11 +66,8 @@ func (s *Server) verdict(sub *subject, mode topology.Mode) (topology.NodeVerdict
 	if sub.snapshot != nil || pool != "" {
 		return first, pool
 	}
-	// Before the first view the names of the default pools are the best guess.
-	pool = "replica"
-	if mode == topology.ModeWrite {
-		pool = "primary"
-	}
+	// Before the first view the default pools are the best guess.
+	pool = defaultPool(mode)
 	return s.saved(sub, pool, first), pool
 }
 
@@ -67,9 +82,10 @@ func (s *Server) saved(sub *subject, pool string, v topology.NodeVerdict) topolo
 	return v
 }
 
-// withdrawn reports whether an operator has taken the node out, or whether another
-// cluster's server answers at its address. Patroni knows neither; they count
-// whoever's answers are given.
+// withdrawn reports whether an operator has taken the node out, whether
+// pg_auto_failover's monitor has other plans for it, or whether another cluster's
+// server answers at its address. Patroni knows nothing of that; it counts whoever's
+// answers are given.
 func (s *Server) withdrawn(sub *subject) (answer, bool) {
 	for _, p := range sub.pools {
 		v, ok := p.Verdict(sub.ref.Node)
@@ -77,8 +93,10 @@ func (s *Server) withdrawn(sub *subject) (answer, bool) {
 			continue
 		}
 		for _, r := range v.Reasons {
-			if r.Code == topology.CodeMaintenance || r.Code == topology.CodeIdentity {
+			switch r.Code {
+			case topology.CodeMaintenance, topology.CodeAssigned, topology.CodeIdentity:
 				return answer{reason: r}, true
+			default:
 			}
 		}
 	}
@@ -98,6 +116,9 @@ func (s *Server) primary(sub *subject) answer {
 	if out, is := s.withdrawn(sub); is {
 		return out
 	}
+	if out, is := s.hung(sub); is {
+		return out
+	}
 	return sub.lockedPrimary(a)
 }
 
@@ -108,6 +129,9 @@ func (s *Server) leader(sub *subject) answer {
 	case a.ok || sub.snapshot == nil:
 		return a
 	case !sub.strict():
+		if out, is := s.hung(sub); is {
+			return out
+		}
 		return sub.lockedLeader()
 	case sub.standbyLeader():
 		return s.standbyLeader(sub)
@@ -127,6 +151,9 @@ func (s *Server) standbyLeader(sub *subject) answer {
 	case is:
 		return out
 	case !sub.strict():
+		if out, is := s.hung(sub); is {
+			return out
+		}
 		return sub.lockedStandbyLeader()
 	case !sub.standbyLeader():
 		return no(topology.CodeNotNamed, "the node does not lead a standby cluster")

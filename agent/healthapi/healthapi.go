@@ -2,8 +2,9 @@
 // node and for every node of every cluster, and one path per node and pool.
 //
 //	/primary /replica /sync /health /readiness …        the local node, if there is one
-//	/clusters/{cluster}/nodes/{node}/primary …          any node
-//	/clusters/{cluster}/cluster                         its members, as Patroni's /cluster
+//	/clusters/{cluster}/nodes/{node}/primary …          any node; …/{node}/ is its /
+//	/clusters/{cluster}/cluster                         its members, as Patroni's /cluster;
+//	                                                    history, config and failsafe alike
 //	/clusters/{cluster}/pools/{pool}/nodes/{node}       the verdict of a pool
 //	/clusters/{cluster}/pools/{pool}/check              the same for Envoy: the Host header
 //	                                                    names the node, drain is 200

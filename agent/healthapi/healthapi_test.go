@@ -48,7 +48,9 @@ func mainCluster() (*topology.Snapshot, *topology.Facts) {
 			"n2": replica(4 << 20), "n3": replica(100 << 20), "n4": replica(0), "n5": dead,
 		},
 		Authority: &topology.Authority{Leader: "n1", Pause: topology.Yes},
-		Sources:   []topology.SourceFacts{{Source: topology.SourceID{Kind: topology.SourceConsul}, OKAt: now - topology.Mono(2*time.Second)}},
+		Sources:   []topology.SourceFacts{{Source: consulMain, OKAt: now - topology.Mono(2*time.Second)}},
+
+		AuthoritySource: consulMain,
 	}
 	s := &topology.Snapshot{
 		Cluster: "main", Complete: true, Writer: "n1",
@@ -141,7 +143,12 @@ func TestMatching(t *testing.T) {
 		"/leader": 200, "/health": 200, "/read-only": 200, "/replica": 503, "/standby_leader": 503,
 		"/Primary": 404, "/primary/foo": 404, "/healthz": 404, "/nosuch": 404, "/../primary": 404,
 		"/clusters/main/nodes/n2/replica": 200, "/clusters//main/nodes/n2/replica/": 200,
-		"/clusters/main/nodes/n2": 404, "/clusters/main/nodes": 404, "/clusters/main/nodes/n1/": 404,
+		"/clusters/main/nodes/n1": 200, "/clusters/main/nodes/n1/": 200, "/clusters/main/nodes//n1//": 200, "/clusters/main/nodes/n2/": 503,
+		"/clusters/main/nodes": 404, "/clusters/main/nodes/": 404, "/clusters/main/": 404, "/clusters/main/nodes%2Fn1/primary": 404,
+		"/clusters/main/nodes/n%31/%70rimary": 200, "/clusters/main/nosuch": 404, "/clusters/main/primary": 404, "/clusters": 404,
+		"/clusters/main/cluster": 200, "/clusters/main/cluster/": 200, "/clusters/main/nodes/nosuch/": 503,
+		"/clusters/main/pools/replica/nodes/n2/": 200, "/clusters//main/pools//replica/nodes/n2": 200, "/clusters/main/pools/replica/nodes/n2/primary": 404,
+		"/clusters/main/pools/replica/nodes/": 404, "/clusters/main/pools/replica/check/n2": 404, "http://n2/clusters/main/pools/replica/check/": 200,
 		"/clusters/main/pools/replica/nodes/n2": 200, "/clusters/main/pools/replica": 404,
 		"http://elsewhere/primary": 200,
 	} {
@@ -154,8 +161,10 @@ func TestMatching(t *testing.T) {
 		if want == 404 {
 			refused = 404
 		}
-		if got, _ := ask(h, "POST", target); got != refused {
-			t.Errorf("POST %s = %d, want %d", target, got, refused)
+		for _, method := range []string{"POST", "PATCH", "TRACE", "PROPFIND"} {
+			if got, _ := ask(h, method, target); got != refused {
+				t.Errorf("%s %s = %d, want %d", method, target, got, refused)
+			}
 		}
 	}
 	if got, _ := ask(server(t, s, f, Options{}), "GET", "/primary"); got != 404 {

@@ -9,30 +9,39 @@ import (
 
 // clusterBody is Patroni's /cluster.
 type clusterBody struct {
-	Members []memberBody `json:"members"`
-	Scope   string       `json:"scope"`
-	Pause   bool         `json:"pause,omitempty"`
+	Members    []memberBody    `json:"members"`
+	Scope      string          `json:"scope,omitempty"` // not in Patroni 3
+	Pause      bool            `json:"pause,omitempty"`
+	Switchover *switchoverBody `json:"scheduled_switchover,omitempty"`
+}
+
+type switchoverBody struct {
+	At   string `json:"at"`
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
 }
 
 type memberBody struct {
 	Name     string         `json:"name"`
 	Role     string         `json:"role"`
 	State    string         `json:"state"`
-	APIURL   string         `json:"api_url,omitempty"`
+	APIURL   *string        `json:"api_url"` // null: not known
 	Host     string         `json:"host,omitempty"`
 	Port     uint16         `json:"port,omitempty"`
 	Timeline uint32         `json:"timeline,omitempty"`
 	Tags     map[string]any `json:"tags,omitempty"`
+	restartBody
 	*lagBody
 }
 
-// lagBody is what members that do not lead have: numbers, or "unknown".
+// lagBody is what members that do not lead have: numbers, or "unknown". Patroni 3
+// has the last one alone.
 type lagBody struct {
-	ReceiveLSN string `json:"receive_lsn"`
-	ReceiveLag any    `json:"receive_lag"`
-	ReplayLSN  string `json:"replay_lsn"`
-	ReplayLag  any    `json:"replay_lag"`
-	LSN        string `json:"lsn"`
+	ReceiveLSN string `json:"receive_lsn,omitempty"`
+	ReceiveLag any    `json:"receive_lag,omitempty"`
+	ReplayLSN  string `json:"replay_lsn,omitempty"`
+	ReplayLag  any    `json:"replay_lag,omitempty"`
+	LSN        string `json:"lsn,omitempty"`
 	Lag        any    `json:"lag"`
 }
 
@@ -42,7 +51,13 @@ func (s *Server) members(sub *subject) *reply {
 		why := topology.Reason{Code: topology.CodeNoEvidence, Text: "nothing is known of cluster " + sub.ref.Cluster + " at present"}
 		return newReply(http.StatusServiceUnavailable, why, errorBody{Error: why.Text})
 	}
-	b := clusterBody{Members: []memberBody{}, Scope: sub.ref.Cluster, Pause: sub.authority().Pause == topology.Yes}
+	b := clusterBody{Members: []memberBody{}, Pause: sub.authority().Pause == topology.Yes}
+	if !sub.old() {
+		b.Scope = sub.ref.Cluster
+	}
+	if d := sub.documents(); d != nil && d.Switchover != nil {
+		b.Switchover = &switchoverBody{d.Switchover.At, d.Switchover.From, d.Switchover.To}
+	}
 	for _, n := range sub.snapshot.Nodes {
 		one := *sub
 		one.ref.Node, one.node, one.facts, one.known = n.Name, n, sub.cluster.Nodes[n.Name], true
@@ -55,13 +70,16 @@ func (s *Server) members(sub *subject) *reply {
 func (s *Server) member(sub *subject) memberBody {
 	m := memberBody{
 		Name: sub.ref.Node, Role: "replica", State: s.state(sub),
-		Host: sub.node.Address.Host, Port: sub.node.Address.Port, Tags: tags(sub.node.Tags),
+		Host: sub.node.Address.Host, Port: sub.node.Address.Port, Tags: tags(sub.node.Tags), restartBody: sub.restart(),
+	}
+	if own := sub.facts.Member; own != nil {
+		m.Timeline = uint32(own.Timeline)
+		if own.APIURL != "" {
+			m.APIURL = &own.APIURL
+		}
 	}
 	if p := sub.facts.Probe; p != nil {
 		m.Timeline = uint32(p.Timeline)
-	}
-	if own := sub.facts.Member; own != nil {
-		m.APIURL = own.APIURL
 	}
 	switch part := s.part(sub); {
 	case sub.standbyLeader():
@@ -87,10 +105,16 @@ func (m memberBody) following(sub *subject, lag bool) memberBody {
 	return m
 }
 
+// newLagBody goes by what SQL said now or last, and by the member's own word where
+// SQL never said anything.
 func newLagBody(sub *subject) *lagBody {
-	var received, replayed topology.LSN
+	received, replayed := sub.paper().ReceiveLSN, sub.paper().ReplayLSN
+	at := max(received, replayed)
+	if own := sub.facts.Member; own != nil {
+		at = max(at, own.LSN)
+	}
 	if p := sub.facts.Probe; p != nil {
-		received, replayed = p.ReceiveLSN, p.ReplayLSN
+		received, replayed, at = p.ReceiveLSN, p.ReplayLSN, max(p.ReceiveLSN, p.ReplayLSN)
 	}
 	end := sub.leaderEnd()
 	tell := func(at topology.LSN) (string, any) {
@@ -103,9 +127,13 @@ func newLagBody(sub *subject) *lagBody {
 		return at.String(), uint64(end - at)
 	}
 	var b lagBody
+	b.LSN, b.Lag = tell(at)
+	if sub.old() {
+		b.LSN = ""
+		return &b
+	}
 	b.ReceiveLSN, b.ReceiveLag = tell(received)
 	b.ReplayLSN, b.ReplayLag = tell(replayed)
-	b.LSN, b.Lag = tell(max(received, replayed))
 	return &b
 }
 

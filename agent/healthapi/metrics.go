@@ -47,6 +47,7 @@ func (s *Server) metrics(sub *subject) *reply {
 	m.flag("cluster_unlocked", "1 if no node holds the leader key.", b.Unlocked)
 	m.gauge("postgres_timeline", "Timeline of the node, 0 if it does not answer.", strconv.FormatUint(uint64(b.Timeline), 10))
 	m.gauge("dcs_last_seen", "Epoch seconds of the authority's last answer.", strconv.FormatInt(b.DCSLastSeen, 10))
+	m.flag("pending_restart", "1 if the node waits for a restart.", b.Pending)
 	m.flag("is_paused", "1 if Patroni is paused.", b.Pause)
 	text := []byte(m.text.String())
 	return &reply{

@@ -40,6 +40,18 @@ func (sub *subject) pausedWithoutDCS() bool {
 	return !sub.dcs() && sub.authority().Pause == topology.Yes
 }
 
+// hung: PostgreSQL is silent. Patroni's own query waits for it, and with it every
+// check of that Patroni, so that its checkers get no answer and take that for a no;
+// its loop stands still as well, until the lock expires. A server that answers by
+// word, whatever it says, is not hung.
+func (s *Server) hung(sub *subject) (answer, bool) {
+	f := sub.facts
+	if f.FailingAt == 0 || f.Failure == nil || f.Failure.Class != topology.FailTimeout || sub.within(f.AnsweredAt, s.opts.AnsweredWithin) {
+		return answer{}, false
+	}
+	return no(topology.CodeSilent, "PostgreSQL does not answer; Patroni's own checks then hang with it"), true
+}
+
 // lockedPrimary: the lock alone makes the primary, even one that is not running.
 func (sub *subject) lockedPrimary(a answer) answer {
 	standby := sub.authority().StandbyCluster
@@ -71,6 +83,9 @@ func (sub *subject) lockedStandbyLeader() answer {
 
 // patroniReadiness: up to 4.0 a running server was enough.
 func (s *Server) patroniReadiness(sub *subject) answer {
+	if out, is := s.hung(sub); is {
+		return out
+	}
 	if sub.lock() {
 		return yes(topology.CodeNotNamed, "the node holds the leader key")
 	}

@@ -45,8 +45,7 @@ func (s *Server) has(sub *subject, parts []topology.Role) answer {
 	return no(topology.CodeNotSelected, fmt.Sprintf("the node's part in commits is %s", is))
 }
 
-// defaultMaxLag is Patroni's default of maximum_lag_on_failover. What a cluster's
-// configuration key says is not known here.
+// defaultMaxLag is Patroni's default of maximum_lag_on_failover.
 const defaultMaxLag topology.Size = 1 << 20
 
 // readiness: the node does its work, whatever pools and tags say: it is the
@@ -80,6 +79,9 @@ func (s *Server) caughtUp(sub *subject) answer {
 	}
 	if sub.query.bytes == nil && sub.query.time == nil {
 		limit := defaultMaxLag
+		if d := sub.documents(); d != nil && d.MaxLag != nil {
+			limit = *d.MaxLag
+		}
 		sub.query.bytes = &limit
 	}
 	return sub.withinLag()

@@ -2,6 +2,7 @@ package healthapi
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 )
 
@@ -43,8 +44,8 @@ var endpoints = func() map[string]endpoint {
 	add(endpoint{name: "patroni", check: (*Server).describe})
 	add(endpoint{name: "cluster", document: (*Server).members})
 	add(endpoint{name: "metrics", document: (*Server).metrics})
-	for _, name := range []string{"history", "config", "failsafe"} {
-		add(endpoint{name: name, document: elsewhereAt(name)})
+	for name := range stored {
+		add(endpoint{name: name, document: storedAs(name)})
 	}
 	return m
 }()
@@ -86,7 +87,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // paths: it redirects "//primary", refuses a trailing slash and OPTIONS, and
 // balancers in the field send all three.
 func (v *Settings) route(r *http.Request) target {
-	e := elements(r.URL.Path)
+	e := elements(r.URL.EscapedPath())
 	if len(e) > 2 && e[0] == "clusters" {
 		return v.routeCluster(r, e)
 	}
@@ -106,29 +107,47 @@ func (v *Settings) route(r *http.Request) target {
 func (v *Settings) routeCluster(r *http.Request, e []string) target {
 	ref := NodeRef{Cluster: e[1]}
 	switch {
-	case len(e) == 3 && e[2] == "cluster":
-		return target{ref: ref, endpoint: endpoints["cluster"], found: true}
+	case len(e) == 3:
+		found := endpoints[e[2]]
+		return target{ref: ref, endpoint: found, found: e[2] == "cluster" || stored[e[2]] != nil}
 	case len(e) == 6 && e[2] == "pools" && e[4] == "nodes":
 		ref.Node = e[5]
 		return target{ref: ref, pool: e[3], found: true}
 	case len(e) == 5 && e[2] == "pools" && e[4] == "check":
 		ref.Node = hostName(r.Host)
 		return target{ref: ref, pool: e[3], envoy: true, found: true}
-	case len(e) < 5 || e[2] != "nodes":
+	case e[2] != "nodes":
 		return target{}
 	}
 	ref.Node = e[3]
-	if v.Compat != Strict {
-		rest := strings.SplitN(strings.TrimLeft(patroniPath(r), "/"), "/", 5)
-		return target{ref: ref, endpoint: patroniEndpoint(r.Method, "/"+rest[len(rest)-1], v.Compat), found: true}
+	switch {
+	case v.Compat != Strict:
+		return target{ref: ref, endpoint: patroniEndpoint(r.Method, below(patroniPath(r), 4), v.Compat), found: true}
+	case len(e) == 4:
+		return target{ref: ref, endpoint: endpoints["primary"], found: true}
 	}
 	found, ok := endpoints[e[4]]
 	return target{ref: ref, endpoint: found, found: ok && len(e) == 5}
 }
 
-// elements cuts a path at its slashes, however many stand together.
-func elements(path string) []string {
-	return strings.FieldsFunc(path, func(c rune) bool { return c == '/' })
+// elements cuts an escaped path at its slashes, however many stand together, and
+// decodes what is between them.
+func elements(escaped string) []string {
+	all := strings.FieldsFunc(escaped, func(c rune) bool { return c == '/' })
+	for i, e := range all {
+		if plain, err := url.PathUnescape(e); err == nil {
+			all[i] = plain
+		}
+	}
+	return all
+}
+
+// below is a path without its first elements, with one slash at its beginning.
+func below(path string, n int) string {
+	for range n {
+		_, path, _ = strings.Cut(strings.TrimLeft(path, "/"), "/")
+	}
+	return "/" + strings.TrimLeft(path, "/")
 }
 
 // patroniPath is the path as Patroni sees it: not decoded, without parameters of

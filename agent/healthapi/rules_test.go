@@ -157,6 +157,6 @@ func TestSavedVerdictsAreAskedEachTime(t *testing.T) {
 // Paused without its store, Patroni goes by the role it remembers alone.
 func TestPausedWithoutStore(t *testing.T) {
 	w := worlds()["M18"]
-	w.failing(topology.FailTimeout, "running", verdict("n1", topology.Drain, topology.CodeSilent, "no answer"))
+	w.failing(topology.FailProtocol, "running", verdict("n1", topology.Drain, topology.CodeRoleUnknown, "canceling statement due to statement timeout"))
 	w.expect(t, map[Compat][]int{Strict: {503, 503}, Patroni3: {200, 200}, Patroni4: {200, 200}}, "primary", "leader")
 }

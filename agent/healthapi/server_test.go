@@ -81,6 +81,12 @@ func TestRawRequests(t *testing.T) {
 		"GET //primary HTTP/1.0\r\n\r\n":                                        "HTTP/1.0 200",
 		"GET /clusters/main/pools/replica/nodes/n2 HTTP/1.1\r\nHost: x\r\n\r\n": "",
 		"nonsense\r\n\r\n":                                                      "HTTP/1.1 400",
+		"GET /clusters/main/nodes/n1/ HTTP/1.0\r\n\r\n":                         "HTTP/1.0 200",
+		"POST /primary HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n":  "HTTP/1.1 405", // whose body never comes
+		"GET /primary HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi":       "HTTP/1.1 200",
+		"CONNECT /primary HTTP/1.1\r\nHost: x\r\n\r\n":                          "HTTP/1.1 405",
+		"GET /primary HTTP/1.1\r\n\r\n":                                         "HTTP/1.1 400", // 1.1 wants a Host
+		"BREW /primary HTTP/1.1\r\nHost: x\r\n\r\n":                             "HTTP/1.1 405",
 		"GET /%zz HTTP/1.0\r\n\r\n":                                             "HTTP/1.1 400",
 		"GET /primary HTTP/2.0\r\nHost: x\r\n\r\n":                              "HTTP/1.1 505",
 		long: "HTTP/1.1 431",
@@ -206,5 +212,86 @@ func TestTLS(t *testing.T) {
 	}
 	if !strings.HasPrefix(string(b), "HTTP/1.0 400") || srv.Counters().Handshakes.Load() != 1 {
 		t.Errorf("without TLS: %q, %d failures counted", b, srv.Counters().Handshakes.Load())
+	}
+}
+
+// Clients that open a connection to the TLS port and are silent, or send their
+// hello byte by byte, hold up nobody (patroni#3705: five of them stop a Patroni),
+// and are cut within HeaderTimeout.
+func TestSilentTLSClients(t *testing.T) {
+	issued := httptest.NewUnstartedServer(nil)
+	issued.StartTLS() // for its certificate
+	defer issued.Close()
+	s, f := mainCluster()
+	srv := server(t, s, f, Options{
+		Local: NodeRef{"main", "n1"}, HeaderTimeout: 500 * time.Millisecond,
+		TLS: &tls.Config{Certificates: issued.TLS.Certificates, MinVersion: tls.VersionTLS12},
+	})
+	addr := listen(t, srv)
+	client := issued.Client()
+	defer client.CloseIdleConnections()
+	silent := make([]net.Conn, 300)
+	for i := range silent {
+		silent[i] = dial(t, addr)
+		if i%2 == 0 {
+			_, _ = silent[i].Write([]byte{22, 3, 1}) // the beginning of a hello
+		}
+	}
+	for range 20 { // each on a connection of its own
+		r, err := client.Get("https://" + addr + "/primary")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+		client.CloseIdleConnections()
+		if r.StatusCode != http.StatusOK {
+			t.Errorf("/primary is %d beside silent clients", r.StatusCode)
+		}
+	}
+	for _, c := range silent {
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("a client that never says hello is not cut")
+		}
+	}
+}
+
+// A 503 says when to come again; a mistake in the request does not.
+func TestRetryAfter(t *testing.T) {
+	s, f := mainCluster()
+	h := server(t, s, f, Options{Local: NodeRef{"main", "n1"}, DrainStatus: http.StatusNotFound})
+	for target, want := range map[string]string{
+		"/primary": "", "/replica": "1", "/clusters/main/pools/replica/nodes/n1": "1", "/clusters/main/pools/replica/nodes/n2": "",
+		"/clusters/main/pools/replica/nodes/n3": "", "/nosuch": "", "/replica?lag=1M": "", "/failsafe": "1", "/clusters/nosuch/cluster": "1",
+	} {
+		for _, method := range []string{"GET", "HEAD", "OPTIONS"} {
+			if _, answer := ask(h, method, target); answer.Header().Get("Retry-After") != want {
+				t.Errorf("%s %s (%d): Retry-After %q, want %q", method, target, answer.Code, answer.Header().Get("Retry-After"), want)
+			}
+		}
+	}
+}
+
+// Every answer has its reason in the header, and with GET in the body, in one wording.
+func TestReasonInBodyAndHeader(t *testing.T) {
+	s, f := mainCluster()
+	h := server(t, s, f, Options{Local: NodeRef{"main", "n1"}})
+	for _, target := range []string{
+		"/primary", "/replica", "/health", "/readiness", "/liveness", "/patroni", "/read-only?lag=1", "/sync", "/replica?tag_zone=az-2",
+		"/replica?replication_state=streaming", "/clusters/main/nodes/n3/replica?lag=10s", "/clusters/main/nodes/nosuch/primary",
+		"/clusters/main/pools/replica/nodes/n3", "/clusters/main/pools/replica/nodes/nosuch",
+	} {
+		status, answer := ask(h, "GET", target)
+		r, _ := decode(t, answer.Body.String())["reason"].(map[string]any)
+		code, _ := r["code"].(string)
+		text, _ := r["text"].(string)
+		if want := strings.TrimPrefix(code+": "+text, ": "); answer.Header().Get("X-Pgsteer-Reason") != want || text == "" {
+			t.Errorf("%s (%d): header %q, body %q", target, status, answer.Header().Get("X-Pgsteer-Reason"), want)
+		}
+		for _, method := range []string{"HEAD", "OPTIONS"} {
+			_, other := ask(h, method, target)
+			if other.Code != status || other.Header().Get("X-Pgsteer-Reason") != answer.Header().Get("X-Pgsteer-Reason") || other.Body.Len() != 0 {
+				t.Errorf("%s %s: %d %q, as GET %d", method, target, other.Code, other.Header().Get("X-Pgsteer-Reason"), status)
+			}
+		}
 	}
 }

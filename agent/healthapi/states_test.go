@@ -1,6 +1,7 @@
 package healthapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -13,6 +14,9 @@ const (
 	lately                  = now - topology.Mono(5*time.Second)
 	aMomentAgo              = now - topology.Mono(10*time.Millisecond)
 )
+
+// consulMain is the source of the authority's word.
+var consulMain = topology.SourceID{Kind: topology.SourceConsul, Name: "main"}
 
 // world is a cluster in which n1 is asked and n2 is the other node.
 type world struct {
@@ -102,7 +106,9 @@ func replicaWorld() *world {
 				Leader: "n2", TTL: 30 * time.Second, Optime: replayed,
 				Members: []topology.Member{{Name: "n1", State: "running"}, {Name: "n2", State: "running"}},
 			},
-			Sources: []topology.SourceFacts{{Source: topology.SourceID{Kind: topology.SourceConsul}, OKAt: now - topology.Mono(2*time.Second)}},
+			Sources:         []topology.SourceFacts{{Source: consulMain, OKAt: now - topology.Mono(2*time.Second)}},
+			AuthoritySource: consulMain,
+			Documents:       &topology.Documents{Config: json.RawMessage(`{"ttl":30}`), History: json.RawMessage(`[[1,25623960,"no recovery target specified"]]`)},
 		},
 	}
 }
@@ -169,7 +175,7 @@ func primaries(add func(string, func(*world))) {
 	})
 	add("M3-unknown", func(w *world) {
 		w.snapshot.Writer = ""
-		w.failing(topology.FailTimeout, "running", verdict("n1", topology.Drain, topology.CodeSilent, "no answer"))
+		w.failing(topology.FailProtocol, "running", verdict("n1", topology.Drain, topology.CodeRoleUnknown, "canceling statement due to statement timeout"))
 	})
 }
 
@@ -181,7 +187,9 @@ func replicas(add func(string, func(*world))) {
 		w.node(func(f *topology.NodeFacts) { f.Lag = topology.Lag{} })
 		w.verdicts(verdict("n1", topology.Down, topology.CodePromoting, "named but still in recovery"), verdict("n1", topology.Up, topology.CodeReplica, "replica"))
 	})
-	add("M5", func(*world) {})
+	add("M5", func(w *world) {
+		w.facts.Documents.Failsafe = json.RawMessage(`{"n1":"http://10.0.0.1:8008/patroni","n2":"http://10.0.0.2:8008/patroni"}`)
+	})
 	add("M5-behind", func(w *world) {
 		const ahead = replayed + 4<<20
 		w.facts.WriteLSN, w.facts.Authority.Optime = ahead, ahead
@@ -194,10 +202,14 @@ func replicas(add func(string, func(*world))) {
 			"zone": "az-1", "weight": "10", "fast": "true", "slow": "false", "ratio": "1.4", "word": "True", "text": "1",
 		}
 	})
-	for _, name := range []string{"M6", "M7"} { // pgsteer cannot see restore_command, which tells them apart
+	add("M5-restart", func(w *world) { w.facts.Documents.Members = map[string]topology.MemberDocument{"n1": restarting} })
+	for _, name := range []string{"M6", "M7"} { // only the member's key tells them apart
 		add(name, func(w *world) {
 			receiverless(w)
 			read(w, verdict("n1", topology.Drain, topology.CodeNotStreaming, "no WAL receiver"))
+			if name == "M7" {
+				w.facts.Documents.Members = map[string]topology.MemberDocument{"n1": {Replication: "in archive recovery"}}
+			}
 		})
 	}
 	add("M8", unbalanced)
@@ -259,6 +271,12 @@ func withoutAuthority(primary, replica func(string, func(*world))) {
 	})
 }
 
+// restarting is a member's word that it waits for a restart, and when it has one.
+var restarting = topology.MemberDocument{
+	PendingRestart: true, RestartReason: json.RawMessage(`{"max_connections":{"old_value":"100","new_value":"50"}}`),
+	ScheduledRestart: json.RawMessage(`{"schedule":"2030-01-01T00:00:00+00:00","postmaster_start_time":"2026-11-30 00:26:07.139004+00:00"}`),
+}
+
 // membersWorld: n1 leads, n2 is its synchronous standby, n3 lags, n4 starts.
 func membersWorld() *world {
 	w := primaryWorld()
@@ -275,6 +293,8 @@ func membersWorld() *world {
 	}
 	w.facts.Nodes["n2"], w.facts.Nodes["n3"] = streams(end, end), streams(replayed+96, replayed)
 	w.facts.Nodes["n4"] = topology.NodeFacts{FailingAt: lately, Failure: &topology.Failure{Class: topology.FailStarting}}
+	w.facts.Documents.Members = map[string]topology.MemberDocument{"n3": restarting}
+	w.facts.Documents.Switchover = &topology.Switchover{At: "2030-01-01T00:00:00+00:00", From: "n1", To: "n2"}
 	w.snapshot.Nodes = nil
 	for i, tags := range []map[string]string{{"zone": "az-1"}, nil, {topology.TagNoLoadBalance: "true"}, nil} {
 		name, host := fmt.Sprintf("n%d", i+1), fmt.Sprintf("10.0.0.%d", i+1)

@@ -113,17 +113,15 @@ func (sub *subject) writer() *topology.NodeFacts {
 	return &f
 }
 
-// authoritySeen is when an authority answered last, zero for never.
+// authoritySeen is when the authority answered last, whichever source it is of;
+// zero for never.
 func (sub *subject) authoritySeen() topology.Mono {
-	var at topology.Mono
 	for _, src := range sub.cluster.Sources {
-		switch src.Source.Kind {
-		case topology.SourcePostgres, topology.SourceFile, topology.SourceLocal:
-		default:
-			at = max(at, src.OKAt)
+		if src.Source == sub.cluster.AuthoritySource {
+			return src.OKAt
 		}
 	}
-	return at
+	return 0
 }
 
 // part is a standby's part in commits: RoleSync, RoleQuorum or RoleAsync. Patroni
@@ -141,7 +139,7 @@ func (s *Server) part(sub *subject) topology.Role {
 	if w := sub.writer(); w != nil && sub.within(w.AnsweredAt, s.opts.AnsweredWithin) {
 		seen = w.Probe
 	}
-	return topology.AgreedRole(said, seen.SyncRole(sub.ref.Node))
+	return topology.AgreedRole(said, seen.SyncRole(authority.Application(sub.ref.Node)))
 }
 
 // replicationState is Patroni's word for how a standby gets its WAL, "" when it
@@ -154,7 +152,7 @@ func (sub *subject) replicationState() string {
 		return ""
 	case p.Receiver.Streaming == topology.Yes:
 		return "streaming"
-	case sub.node.Tags[topology.TagSource] == "archive", sub.facts.Member != nil && sub.facts.Member.State == archive:
+	case sub.node.Tags[topology.TagSource] == "archive", sub.paper().Replication == archive:
 		return archive
 	}
 	return ""

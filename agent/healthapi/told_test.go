@@ -18,7 +18,8 @@ var told = map[string]func(*testing.T){
 	"commands":          testCommands,
 	"lag-of-the-moment": testFreshLag,
 	"unknown-lag":       testUnknownLag,
-	"readiness-default": testReadinessLimit,
+	"documents":         testUnreadDocuments,
+	"hung":              testHung,
 	"liveness":          testLiveness,
 	"maintenance":       testMaintenance,
 	"silence":           testSilence,
@@ -30,7 +31,6 @@ var told = map[string]func(*testing.T){
 	"bad-requests":      TestRawRequests,
 	"protection":        testProtection,
 	"body-restart":      testAbsentKeys,
-	"body-members":      testAbsentKeys,
 	"metrics":           testMissingMetrics,
 }
 
@@ -120,7 +120,17 @@ func TestLagWithoutWriter(t *testing.T) {
 	w.everywhere(t, []int{200, 200}, "replica?lag=0", "replica?lag=0s") // nothing is left to replay
 }
 
-func testReadinessLimit(t *testing.T) {
+// The limit is the cluster's own, else Patroni's default.
+func TestReadinessLimit(t *testing.T) {
+	for _, tt := range []struct {
+		limit, lag topology.Size
+		want       int
+	}{{0, 0, 200}, {0, 1, 503}, {3 << 20, 3 << 20, 200}, {3 << 20, 3<<20 + 1, 503}} {
+		w := replicaWorld()
+		w.facts.Documents.MaxLag = &tt.limit
+		w.node(func(f *topology.NodeFacts) { f.Lag.Bytes = tt.lag })
+		w.expect(t, map[Compat][]int{Strict: {tt.want}, Patroni4: {tt.want}, Patroni3: {200}}, "readiness")
+	}
 	for _, tt := range []struct {
 		lag  topology.Size
 		want int
@@ -163,18 +173,20 @@ func testLiveness(t *testing.T) {
 }
 
 func testMaintenance(t *testing.T) {
-	out := verdict("n1", topology.Drain, topology.CodeMaintenance, "kernel update")
-	out.Reasons = append(out.Reasons, topology.Reason{Code: topology.CodeWrongRole})
-	for _, name := range []string{"M1", "M5", "M9", "M11", "M14"} {
-		w := worlds()[name]
+	for _, code := range []topology.Code{topology.CodeMaintenance, topology.CodeAssigned} {
+		out := verdict("n1", topology.Drain, code, "kernel update")
+		out.Reasons = append(out.Reasons, topology.Reason{Code: topology.CodeWrongRole})
+		for _, name := range []string{"M1", "M5", "M9", "M11", "M14"} {
+			w := worlds()[name]
+			w.verdicts(out, out)
+			w.everywhere(t, []int{503, 503, 503, 503, 503, 503, 503, 503, 503},
+				"primary", "standby-leader", "replica", "read-only", "read-only-sync", "sync", "async", "quorum", "readiness")
+			w.everywhere(t, []int{200, 200, 200, 200, 200}, "health", "liveness", "patroni", "cluster", "metrics")
+		}
+		w := primaryWorld()
 		w.verdicts(out, out)
-		w.everywhere(t, []int{503, 503, 503, 503, 503, 503, 503, 503, 503},
-			"primary", "standby-leader", "replica", "read-only", "read-only-sync", "sync", "async", "quorum", "readiness")
-		w.everywhere(t, []int{200, 200, 200, 200, 200}, "health", "liveness", "patroni", "cluster", "metrics")
+		w.everywhere(t, []int{200}, "leader")
 	}
-	w := primaryWorld()
-	w.verdicts(out, out)
-	w.everywhere(t, []int{200}, "leader")
 }
 
 func testSilence(t *testing.T) {
@@ -231,12 +243,13 @@ func testHeaders(t *testing.T) {
 
 func testErrors(t *testing.T) {
 	w := replicaWorld()
+	w.facts.Documents = nil
 	w.node(func(f *topology.NodeFacts) { f.Member = &topology.Member{APIURL: "http://10.0.0.1:8008/patroni"} })
 	h := server(t, w.snapshot, w.facts, Options{Local: NodeRef{"main", "n1"}})
 	for target, want := range map[string]string{
 		"/nosuch":         `{"error":"no such path"}`,
 		"/replica?lag=1M": `{"error":"lag: size \"1M\": unit \"M\" is none of B, kB, MB, GB, TB (case matters), and no time either: time \"1M\" needs a unit of ms, s, min, h, d"}`,
-		"/history":        `{"error":"pgsteer does not keep Patroni's history; ask Patroni itself","ask":"http://10.0.0.1:8008/history"}`,
+		"/history":        `{"error":"Patroni's history has not been read yet","ask":"http://10.0.0.1:8008/history"}`,
 	} {
 		_, answer := ask(h, "GET", target)
 		if diff := cmp.Diff(want+"\n", answer.Body.String()); diff != "" {
@@ -264,7 +277,7 @@ func testAbsentKeys(t *testing.T) {
 	w := primaryWorld()
 	h := server(t, w.snapshot, w.facts, Options{Local: NodeRef{"main", "n1"}})
 	for _, d := range differences(t) {
-		if d.id != "body-restart" && d.id != "body-members" {
+		if d.id != "body-restart" {
 			continue
 		}
 		for _, target := range []string{"/patroni", "/cluster"} {
@@ -282,7 +295,7 @@ func testAbsentKeys(t *testing.T) {
 func testMissingMetrics(t *testing.T) {
 	w := primaryWorld()
 	_, answer := ask(server(t, w.snapshot, w.facts, Options{Local: NodeRef{"main", "n1"}}), "GET", "/metrics")
-	for _, name := range []string{"patroni_version", "patroni_failsafe_", "patroni_failover_priority", "patroni_pending_restart", "patroni_postgres_state"} {
+	for _, name := range []string{"patroni_version", "patroni_failsafe_", "patroni_failover_priority", "patroni_postgres_state"} {
 		if strings.Contains(answer.Body.String(), name) {
 			t.Errorf("%s is there, which the manual lists as absent", name)
 		}

@@ -192,6 +192,9 @@ func (m *masker) source(id topology.SourceID) topology.SourceID {
 			id.Name = m.path(id.Name)
 		}
 	case topology.SourceLocal:
+	case topology.SourceMonitor:
+		at := max(0, strings.LastIndexByte(id.Name, '/'))
+		id.Name = m.formation(id.Name[:at]) + id.Name[at:]
 	default:
 		id.Name = m.scope(id.Name)
 	}
@@ -206,6 +209,14 @@ func (m *masker) scope(name string) string {
 		return mask
 	}
 	return m.numbered("scope", name)
+}
+
+// formation is pg_auto_failover's; its default tells nothing.
+func (m *masker) formation(name string) string {
+	if name == config.DefaultCluster("").Monitor.Formation {
+		return name
+	}
+	return m.scope(name)
 }
 
 // namespace is Patroni's; its default tells nothing.
@@ -252,6 +263,7 @@ func (m *masker) cluster(c config.Cluster) (config.Cluster, error) {
 	out := config.DefaultCluster("c1")
 	out.Authority, out.Policy, out.Nodes, out.Inventory = c.Authority, c.Policy, m.nodeList(c.Nodes), m.path(c.Inventory)
 	out.Patroni.Scope, out.Patroni.Namespace = m.scope(c.Patroni.Scope), m.namespace(c.Patroni)
+	out.Monitor.Formation, out.Monitor.Group = m.formation(c.Monitor.Formation), c.Monitor.Group
 	out.Postgres = config.Postgres{
 		Interval: c.Postgres.Interval, ConnectTimeout: c.Postgres.ConnectTimeout, QueryTimeout: c.Postgres.QueryTimeout, LoginEvery: c.Postgres.LoginEvery,
 	}

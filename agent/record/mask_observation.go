@@ -8,7 +8,7 @@ import (
 )
 
 func (m *masker) observation(o topology.Observation) topology.Observation {
-	o.Source = m.source(o.Source)
+	o.Source, o.Documents = m.source(o.Source), nil // no rule reads those
 	if o.Cluster != "" {
 		o.Cluster = "c1" // an agent's state goroutine folds those of its cluster alone
 	}
@@ -56,18 +56,39 @@ func (m *masker) authority(a topology.Authority) *topology.Authority {
 		members = append(members, topology.Member{
 			Name: m.node(x.Name), Role: m.word(x.Role), State: m.word(x.State), Timeline: x.Timeline, LSN: x.LSN,
 			Address: m.address(x.Address), APIURL: m.text(x.APIURL), Tags: m.tags(x.Tags),
+			Application: m.application(x.Application), Assigned: m.assigned(x.Assigned),
 		})
 	}
 	a.SyncStandbys, a.Members = standbys, members
+	if a.Monitor != nil {
+		monitor := *a.Monitor
+		monitor.Version, monitor.Claimants = m.text(monitor.Version), nil
+		for _, c := range a.Monitor.Claimants {
+			monitor.Claimants = append(monitor.Claimants, m.node(c))
+		}
+		a.Monitor = &monitor
+	}
 	return &a
 }
 
+func (m *masker) assigned(a *topology.Assignment) *topology.Assignment {
+	if a == nil {
+		return nil
+	}
+	out := *a
+	out.Goal, out.Reported, out.Why = m.word(a.Goal), m.word(a.Reported), m.text(a.Why)
+	return &out
+}
+
 // words are what Patroni 4 says of a member's role and state (postgresql/misc.py,
-// ha.py), and PostgreSQL 18 of a standby's (pg_stat_replication).
+// ha.py), PostgreSQL 18 of a standby's (pg_stat_replication), and the states of
+// pg_auto_failover 2.
 var words = strings.Split("primary|replica|standby_leader|sync_standby|quorum_standby|promoted|demoted|uninitialized|"+
 	"running|streaming|in archive recovery|starting|start failed|stopping|stopped|stop failed|crashed|restarting|restart failed|"+
 	"creating replica|initializing new cluster|initdb failed|running custom bootstrap script|custom bootstrap failed|"+
-	"starting after custom bootstrap|startup|catchup|backup|async|potential|sync|quorum", "|")
+	"starting after custom bootstrap|startup|catchup|backup|async|potential|sync|quorum|"+
+	"single|wait_primary|join_primary|apply_settings|secondary|catchingup|prepare_promotion|stop_replication|draining|demote_timeout|"+
+	"prepare_maintenance|wait_maintenance|maintenance|dropped|report_lsn|fast_forward|join_secondary|wait_standby|init|unknown", "|")
 
 // word keeps a word of a fixed vocabulary, whatever a node may be called.
 func (m *masker) word(s string) string {

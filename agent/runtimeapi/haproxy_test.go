@@ -1,14 +1,11 @@
 package runtimeapi
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,39 +17,42 @@ import (
 	"github.com/pgsteer/pgsteer/internal/lab/labtest"
 )
 
-// rig is a real HAProxy before two servers that tell their names. It listens on
-// UNIX sockets, so that nothing can take its ports. Its agent checks reach a port
-// that never says a word: what happens is the pusher's doing alone.
+// rig is a real HAProxy before two servers that tell their names. Its frontends
+// are UNIX sockets, so that nothing can take its ports. Its agent checks reach a
+// port that never says a word: what happens is the pusher's doing alone.
 type rig struct {
-	dir    string
-	binary string
-	config string
-	views  latest.Map[string, topology.View]
-	pusher *Pusher
-	kill   func()
+	haproxy *lab.HAProxy
+	pg      string // the frontend of the writer
+	reads   string // the frontend of the replicas
+	views   latest.Map[string, topology.View]
+	pusher  *Pusher
 }
 
 const rigConfig = `
 global
- stats socket %[1]s/admin.sock mode 600 level admin
+ stats socket @ADMIN_SOCKET@ mode 600 level admin
  max-spread-checks 10ms
 defaults
  mode tcp
  timeout connect 2s
  timeout client 1m
  timeout server 1m
- default-server check inter 2s weight 100 agent-check agent-addr 127.0.0.1 agent-port %[2]d agent-inter 10m on-marked-down shutdown-sessions
+ default-server check inter 2s weight 100 agent-check agent-addr 127.0.0.1 agent-port %[2]d agent-inter 10m
 frontend pg
- bind unix@%[1]s/pg.sock
+ bind unix@%[1]s
  tcp-request connection reject if { nbsrv(be_main_primary) gt 1 }
  tcp-request connection reject if { nbsrv(guard_main_primary) gt 0 }
  default_backend be_main_primary
 backend be_main_primary
+ default-server on-marked-down shutdown-sessions
  balance first
  server n1 127.0.0.1:%[3]d agent-send "main primary n1\n"
  server n2 127.0.0.1:%[4]d agent-send "main primary n2\n"
 backend guard_main_primary
  server g 127.0.0.1:9 agent-send "main primary !guard\n" agent-check agent-addr 127.0.0.1 agent-port %[2]d agent-inter 10m no-check
+frontend reads
+ bind unix@%[6]s
+ default_backend be_main_replica
 backend be_main_replica
  balance leastconn
  server n1 127.0.0.1:%[3]d agent-send "main replica n1\n"
@@ -61,22 +61,18 @@ backend be_main_replica
 
 func newRig(tb testing.TB) *rig {
 	tb.Helper()
-	r := &rig{dir: tb.TempDir(), binary: findHAProxy(tb)}
-	if len(r.dir) > 80 { // a UNIX socket's path has 107 bytes at most
-		dir, err := os.MkdirTemp("", "pgsteer")
-		if err != nil {
-			tb.Fatal(err)
-		}
-		tb.Cleanup(func() { os.RemoveAll(dir) })
-		r.dir = dir
-	}
-	r.config = filepath.Join(r.dir, "haproxy.cfg")
-	text := fmt.Sprintf(rigConfig[1:], r.dir, greet(tb, ""), greet(tb, "n1"), greet(tb, "n2"), greet(tb, "up 100%\n"))
-	if err := os.WriteFile(r.config, []byte(text), 0o600); err != nil {
+	l := labtest.ForTest(tb, lab.NeedHAProxy)
+	r := &rig{pg: l.SocketPath("pg.sock"), reads: l.SocketPath("reads.sock")}
+	text := fmt.Sprintf(rigConfig[1:], r.pg, greet(tb, ""), greet(tb, "n1"), greet(tb, "n2"), greet(tb, "up 100%\n"), r.reads)
+	h, err := l.HAProxy(tb.Context(), lab.HAProxyOptions{Config: text})
+	if err != nil {
 		tb.Fatal(err)
 	}
-	r.start(tb)
-	p, err := New(Options{Sockets: []string{r.dir + "/admin.sock"}, Views: &r.views, Now: topology.NewTicker(time.Now)})
+	r.haproxy = h
+	p, err := New(Options{
+		Sockets: []string{h.AdminSocket()}, Masters: []string{h.MasterSocket()}, Views: &r.views,
+		Now: topology.NewTicker(time.Now), Logger: slog.New(slog.NewTextHandler(tb.Output(), nil)),
+	})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -89,17 +85,6 @@ func newRig(tb testing.TB) *rig {
 		<-done
 	})
 	return r
-}
-
-// findHAProxy skips the test without HAProxy, except where CI promises it.
-func findHAProxy(tb testing.TB) string {
-	tb.Helper()
-	labtest.Need(tb, lab.NeedHAProxy)
-	path, err := lab.HAProxyProgram()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return path
 }
 
 // greet listens on a free port and says name to everybody, or closes at once
@@ -129,33 +114,6 @@ func greet(tb testing.TB, name string) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
-func (r *rig) start(tb testing.TB) {
-	tb.Helper()
-	var log bytes.Buffer
-	cmd := exec.Command(r.binary, "-db", "-f", r.config)
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
-	gone := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(gone)
-	}()
-	r.kill = func() {
-		_ = cmd.Process.Kill()
-		<-gone
-	}
-	tb.Cleanup(r.kill)
-	eventually(tb, 10*time.Second, func() error {
-		c, err := net.Dial("unix", r.dir+"/admin.sock")
-		if err == nil {
-			c.Close()
-		}
-		return err
-	})
-}
-
 func eventually(tb testing.TB, within time.Duration, try func() error) {
 	tb.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -173,16 +131,21 @@ func eventually(tb testing.TB, within time.Duration, try func() error) {
 	}
 }
 
-// connect opens a session and returns the name of the server behind it, "" when
-// HAProxy refuses.
+// connect opens a session with the writer and returns the name of the server
+// behind it, "" when HAProxy refuses.
 func (r *rig) connect(tb testing.TB) (net.Conn, string) {
 	tb.Helper()
-	c, err := net.Dial("unix", r.dir+"/pg.sock")
+	return session(tb, r.pg)
+}
+
+func session(tb testing.TB, frontend string) (net.Conn, string) {
+	tb.Helper()
+	c, err := net.Dial("unix", frontend)
 	if err != nil {
 		return nil, ""
 	}
 	tb.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	var b [8]byte
 	n, _ := c.Read(b[:])
 	return c, string(b[:n])
@@ -203,8 +166,11 @@ func (r *rig) servedBy(tb testing.TB, name string) func() error {
 }
 
 // name makes n1 or n2 the writer, or nobody.
-func (r *rig) name(generation uint64, writer string) {
-	p := pool("primary", topology.ModeWrite, down, down)
+func (r *rig) name(generation uint64, writer string) { r.nameOf(generation, writer, 2) }
+
+// nameOf makes one of some nodes the writer.
+func (r *rig) nameOf(generation uint64, writer string, nodes int) {
+	p := pool("primary", topology.ModeWrite, slices.Repeat([]topology.Verdict{down}, nodes)...)
 	for i := range p.Nodes {
 		if p.Nodes[i].Node == writer {
 			p.Nodes[i].Verdict = up
@@ -273,15 +239,12 @@ func TestHAProxyTakesWeights(t *testing.T) {
 // weights are those of the replica pool's servers.
 func (r *rig) weights(tb testing.TB) string {
 	tb.Helper()
-	c, err := net.Dial("unix", r.dir+"/admin.sock")
+	b, err := r.haproxy.Command(tb.Context(), "show servers state be_main_replica")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer c.Close()
-	_, _ = io.WriteString(c, "show servers state be_main_replica\n")
-	b, _ := io.ReadAll(c)
 	var out []string
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(b) {
 		if w := strings.Fields(line); len(w) > 7 && w[1] == "be_main_replica" {
 			out = append(out, w[3]+"="+w[7])
 		}
@@ -294,8 +257,9 @@ func TestHAProxyRestartIsToldEverything(t *testing.T) {
 	r.name(1, "n2")
 	eventually(t, time.Second, r.servedBy(t, "n2"))
 	before := r.pusher.Status()[0].Process
-	r.kill()
-	r.start(t)
+	if err := r.haproxy.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, 8*time.Second, r.servedBy(t, "n2"))
 	eventually(t, 8*time.Second, func() error {
 		if st := r.pusher.Status()[0]; st.Process == before || st.Err != nil {
@@ -316,6 +280,63 @@ func TestHAProxyAnswersAreUnderstood(t *testing.T) {
 		return nil
 	})
 	eventually(t, time.Second, r.servedBy(t, "n1"))
+}
+
+// Sockets of the wrong kind, and of too low a level, are told apart: reference
+// haproxy #2992, #481.
+func TestHAProxySocketsOfTheWrongKind(t *testing.T) {
+	r := newRig(t)
+	low := r.pg + ".low"
+	if err := r.haproxy.WriteConfig(strings.Replace(r.file(t), "global\n", "global\n stats socket "+low+" level operator\n", 1)); err != nil {
+		t.Fatal(err)
+	}
+	r.reload(t, 0)
+	p, err := New(Options{
+		Sockets: []string{r.haproxy.MasterSocket(), low}, Masters: []string{r.haproxy.AdminSocket()},
+		Views: &r.views, Now: topology.NewTicker(time.Now),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.name(1, "n1")
+	s, m := p.sockets, p.masters[0]
+	for i, want := range []string{"not HAProxy's admin socket", `"level operator"`} {
+		s[i].push(t.Context())
+		if st := s[i].report(); st.Err == nil || !strings.Contains(st.Err.Error(), want) {
+			t.Errorf("%s: %v, want %s", st.Socket, st.Err, want)
+		}
+	}
+	if err := m.look(t.Context()); err == nil || !strings.Contains(err.Error(), "is it the master's socket") {
+		t.Errorf("a worker's socket as a master's: %v", err)
+	}
+}
+
+// BenchmarkOldWorker measures from a published decision to the end of a session
+// that a reload has left in an old worker.
+func BenchmarkOldWorker(b *testing.B) {
+	r := newRig(b)
+	var took []time.Duration
+	for generation := uint64(1); b.Loop(); generation += 2 {
+		r.name(generation, "n1")
+		eventually(b, 5*time.Second, r.servedBy(b, "n1"))
+		c, _ := r.connect(b)
+		r.reload(b, 1)
+		start := time.Now()
+		r.name(generation+1, "n2")
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+		eventually(b, 5*time.Second, func() error {
+			if n := r.pusher.Masters()[0].Old; n > 0 {
+				return fmt.Errorf("%d old workers", n)
+			}
+			return nil
+		})
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "max-ms")
 }
 
 // BenchmarkPush measures from a published decision to the first session that the

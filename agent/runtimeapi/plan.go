@@ -2,24 +2,24 @@ package runtimeapi
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 
+	"github.com/pgsteer/pgsteer/agent/haproxycfg"
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// server is a server of HAProxy.
-type server struct {
-	backend, name string
-}
-
-func (s server) String() string { return s.backend + "/" + s.name }
+// server names a server of HAProxy.
+type server = haproxycfg.Ref
 
 // want is the state that a server shall have.
 type want struct {
 	verdict topology.Verdict
 	weight  int
 	guard   bool
+	gone    bool // the node has left the cluster's list
+	ready   bool // MAINT and DRAIN end with it
 }
 
 // step brings one server into its state.
@@ -28,25 +28,74 @@ type step struct {
 	want
 	commands []string
 	cluster  string
-	gone     bool // no longer listed: told once, and forgotten
 }
 
-// desired returns the state of every server of a cluster; what is undecided is
-// left out.
-func desired(o *Options, s *topology.Snapshot) map[server]want {
+// roster is every server that a cluster ever listed, and still has a pool for.
+type roster map[server]bool
+
+// backends are those of a cluster's pools, guards among them.
+func backends(o *Options, s *topology.Snapshot) map[string]bool {
+	out := make(map[string]bool)
+	for _, p := range s.Pools {
+		out[o.Names(s.Cluster, p.Pool)] = true
+		out[o.Guards(s.Cluster, p)] = true
+	}
+	return out
+}
+
+// note takes a complete snapshot over and returns the servers whose node has left
+// the list. A pool that is no longer configured is not ours any more: its servers
+// are forgotten, and left as they are.
+func (r roster) note(o *Options, s *topology.Snapshot) (departed []server) {
+	if !s.Complete {
+		return nil
+	}
+	listed, ours := make(map[server]bool), backends(o, s)
+	for _, p := range s.Pools {
+		for _, n := range p.Nodes {
+			listed[server{Backend: o.Names(s.Cluster, p.Pool), Server: n.Node}] = true
+		}
+	}
+	for srv := range r {
+		switch {
+		case !ours[srv.Backend]:
+			delete(r, srv)
+		case !listed[srv]:
+			departed = append(departed, srv)
+		}
+	}
+	maps.Copy(r, listed)
+	return departed
+}
+
+// desired returns the state of every server of a cluster. What is undecided is
+// left as it stands, but for servers that HAProxy itself knows nothing about:
+// a server that was never spoken of counts as up there, and would take sessions
+// on no evidence. While others of its pool serve, it drains until it is decided;
+// when no other does, HAProxy's own checks are all there is, and no word of ours
+// empties a pool.
+func desired(o *Options, s *topology.Snapshot, departed []server, unheard func(server) bool) map[server]want {
 	out := make(map[server]want)
 	for _, p := range s.Pools {
 		backend := o.Names(s.Cluster, p.Pool)
+		served := len(p.Up()) > 0
 		for _, n := range p.Nodes {
+			srv := server{Backend: backend, Server: n.Node}
 			if w := wantOf(n); w.verdict != topology.Undecided {
-				out[server{backend, n.Node}] = w
+				w.ready = o.Ready && w.verdict == topology.Up
+				out[srv] = w
+			} else if served && unheard(srv) {
+				out[srv] = want{verdict: topology.Drain}
 			}
 		}
 		if guard := o.Guards(s.Cluster, p); guard != "" {
 			if v := s.Guard(p); v != topology.Undecided {
-				out[server{guard, "g"}] = want{verdict: v, guard: true}
+				out[server{Backend: guard, Server: "g"}] = want{verdict: v, guard: true}
 			}
 		}
+	}
+	for _, srv := range departed {
+		out[srv] = want{verdict: topology.Down, gone: true}
 	}
 	return out
 }
@@ -59,40 +108,15 @@ func wantOf(n topology.NodeVerdict) want {
 	return w
 }
 
-// plan returns the steps from what a socket has confirmed to what a snapshot
-// wants. A server that a complete snapshot no longer lists goes down; while some
-// of its nodes are undecided they are listed, so they do not count as gone.
-func plan(o *Options, s *topology.Snapshot, confirmed map[server]want) []step {
-	wanted := desired(o, s)
+// plan returns the steps from what a socket has confirmed to what is wanted.
+func plan(cluster string, wanted, confirmed map[server]want) []step {
 	var steps []step
 	for srv, w := range wanted {
 		if confirmed[srv] != w {
-			steps = append(steps, newStep(s.Cluster, srv, w))
-		}
-	}
-	listed := listedServers(o, s)
-	for srv, w := range confirmed {
-		if s.Complete && !listed[srv] && !w.guard {
-			st := newStep(s.Cluster, srv, want{verdict: topology.Down})
-			st.gone = true
-			steps = append(steps, st)
+			steps = append(steps, step{server: srv, want: w, cluster: cluster, commands: commands(srv, w)})
 		}
 	}
 	return steps
-}
-
-func listedServers(o *Options, s *topology.Snapshot) map[server]bool {
-	out := make(map[server]bool)
-	for _, p := range s.Pools {
-		for _, n := range p.Nodes {
-			out[server{o.Names(s.Cluster, p.Pool), n.Node}] = true
-		}
-	}
-	return out
-}
-
-func newStep(cluster string, srv server, w want) step {
-	return step{server: srv, want: w, cluster: cluster, commands: commands(srv, w)}
 }
 
 // commands brings a server into a state, whatever its state is: HAProxy's own
@@ -107,7 +131,11 @@ func commands(srv server, w want) []string {
 	case w.verdict == topology.Down:
 		return []string{set + " agent down", "shutdown sessions server " + srv.String()}
 	}
-	return []string{set + " weight " + strconv.Itoa(w.weight) + "%", set + " agent up"}
+	in := []string{set + " weight " + strconv.Itoa(w.weight) + "%", set + " agent up"}
+	if w.ready {
+		in = append(in, set+" state ready")
+	}
+	return in
 }
 
 // phase orders steps: close guards, take out, drain, bring in, open guards.
@@ -128,26 +156,34 @@ func (s step) phase() int {
 // inOrder sorts steps by phase, and by name within one.
 func inOrder(steps []step) {
 	slices.SortFunc(steps, func(a, b step) int {
-		return cmp.Or(a.phase()-b.phase(), cmp.Compare(a.backend, b.backend), cmp.Compare(a.name, b.name))
+		return cmp.Or(a.phase()-b.phase(), a.server.Compare(b.server))
 	})
 }
 
-// chunks cuts steps into requests that fit HAProxy's buffer (16 kB by default,
-// which the whole line must fit).
+// most is how many bytes of commands are sent in a line. The whole line must fit
+// HAProxy's buffer, 16 kB by default.
+const most = 8000
+
+// chunks cuts steps into requests that fit HAProxy's buffer.
 func chunks(steps []step) [][]step {
-	const most = 8000
-	var out [][]step
-	size := most
-	for _, s := range steps {
-		n := 0
+	return cut(steps, func(s step) (size int) {
 		for _, c := range s.commands {
-			n += len(c) + 1
+			size += len(c) + 1
 		}
+		return size
+	})
+}
+
+// cut cuts a list into parts of at most that many bytes.
+func cut[T any](all []T, bytes func(T) int) (parts [][]T) {
+	size := most
+	for _, one := range all {
+		n := bytes(one)
 		if size+n > most {
-			out, size = append(out, nil), 0
+			parts, size = append(parts, nil), 0
 		}
-		out[len(out)-1] = append(out[len(out)-1], s)
+		parts[len(parts)-1] = append(parts[len(parts)-1], one)
 		size += n
 	}
-	return out
+	return parts
 }

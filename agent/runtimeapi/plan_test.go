@@ -2,10 +2,12 @@ package runtimeapi
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -31,23 +33,43 @@ func snapshot(generation, urgent uint64, pools ...topology.PoolVerdicts) *topolo
 	return &topology.Snapshot{Cluster: "main", Generation: generation, Urgent: urgent, Complete: true, Pools: pools}
 }
 
-// told plans a snapshot and returns the commands, and what is confirmed after them.
+// told plans a snapshot on a socket that knows a roster, and returns the commands,
+// and what is confirmed after them.
 func told(t *testing.T, s *topology.Snapshot, confirmed map[server]want) ([]string, map[server]want) {
+	t.Helper()
+	k := newTestSocket(t)
+	k.confirmed["main"] = confirmed
+	k.rosters["main"] = make(roster)
+	for srv, w := range confirmed {
+		if !w.guard {
+			k.rosters["main"][srv] = true
+		}
+	}
+	return k.tell(s), k.confirmed["main"]
+}
+
+// testSocket plans without a HAProxy, every command of which succeeds.
+type testSocket struct{ *socket }
+
+func newTestSocket(t *testing.T) testSocket {
 	t.Helper()
 	p, err := New(Options{Sockets: []string{"/run/x"}, Views: new(latest.Map[string, topology.View]), Now: func() topology.Clock { return topology.Clock{} }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := p.sockets[0]
-	k.confirmed["main"] = confirmed
-	steps := plan(k.o, s, confirmed)
-	inOrder(steps)
-	var commands []string
+	return testSocket{p.sockets[0]}
+}
+
+// tell returns the commands for a snapshot.
+func (k testSocket) tell(s *topology.Snapshot) (commands []string) {
+	show(k.o.Views, s)
+	k.pending[s.Cluster] = true
+	steps, _ := k.steps(0)
 	for _, st := range steps {
 		commands = append(commands, st.commands...)
 	}
-	k.take(steps, make([]string, len(commands)))
-	return commands, k.confirmed["main"]
+	k.take(steps, make([]string, len(commands)), make(complaints))
+	return commands
 }
 
 func TestPlanOrder(t *testing.T) {
@@ -134,7 +156,7 @@ func TestPlanHoldsWhatIsUndecided(t *testing.T) {
 	if diff := cmp.Diff(want, commands); diff != "" {
 		t.Error(diff)
 	}
-	if got := confirmed[server{"be_main_primary", "n1"}].verdict; got != up {
+	if got := confirmed[server{Backend: "be_main_primary", Server: "n1"}].verdict; got != up {
 		t.Errorf("undecided n1 is confirmed %s, want up as before", got)
 	}
 	s.Complete = false
@@ -158,10 +180,93 @@ func TestPlanTakesOutWhatIsGoneOnce(t *testing.T) {
 	}
 }
 
+// A pool that is taken out of the configuration is not ours any more: its servers
+// keep their state and their sessions. When it comes back everything is told.
+func TestPlanLeavesAloneWhatIsNoLongerOurs(t *testing.T) {
+	k := newTestSocket(t)
+	primary, reports := pool("primary", topology.ModeWrite, up, down), pool("reports", topology.ModeRead, up, up)
+	k.tell(snapshot(1, 1, primary, reports))
+	if commands := k.tell(snapshot(2, 2, primary)); len(commands) > 0 {
+		t.Errorf("a removed pool causes %q", commands)
+	}
+	gone := snapshot(3, 3, primary)
+	gone.Pools[0].Nodes = gone.Pools[0].Nodes[:1]
+	want := []string{"set server be_main_primary/n2 agent down", "shutdown sessions server be_main_primary/n2"}
+	if diff := cmp.Diff(want, k.tell(gone)); diff != "" {
+		t.Error("a removed node:", diff)
+	}
+	if commands := k.tell(snapshot(4, 4, gone.Pools[0], reports)); len(commands) != 4 {
+		t.Errorf("the pool is back and is told %q, want 4 commands", commands)
+	}
+}
+
+// A node that left while HAProxy could not be told is taken out afterwards, and
+// forgotten when HAProxy does not have it any more.
+func TestPlanTakesOutWhatLeftMeanwhile(t *testing.T) {
+	k := newTestSocket(t)
+	k.tell(snapshot(1, 1, replicas(up, up)))
+	k.everything()
+	want := []string{
+		"set server be_main_replica/n2 agent down", "shutdown sessions server be_main_replica/n2",
+		"set server be_main_replica/n1 weight 100%", "set server be_main_replica/n1 agent up",
+	}
+	if diff := cmp.Diff(want, k.tell(snapshot(2, 2, replicas(up)))); diff != "" {
+		t.Error(diff)
+	}
+	k.everything()
+	k.pending["main"] = true
+	steps, _ := k.steps(0)
+	bad := make(complaints)
+	k.take(steps, []string{"No such server.", "No such server.", "", ""}, bad)
+	if len(bad) > 0 {
+		t.Errorf("complaints about a server that is gone: %v", bad)
+	}
+	k.everything()
+	if commands := k.tell(snapshot(3, 3, replicas(up))); len(commands) != 2 {
+		t.Errorf("told %q, want n1 alone", commands)
+	}
+}
+
+// A server that HAProxy's process cannot know from anybody would serve on no
+// evidence. It drains while others of its pool serve, and only then.
+func TestPlanHoldsOutWhatNobodyKnows(t *testing.T) {
+	hold := []string{"set server be_main_replica/n2 weight 0%", "set server be_main_replica/n2 agent up"}
+	for _, c := range []struct {
+		name  string
+		young bool // HAProxy's process is younger than we are
+		heard bool // n2 was decided since it began
+		first topology.Verdict
+		want  []string
+	}{
+		{"a new node beside one that serves", true, false, up, hold},
+		{"pgsteer was restarted, not HAProxy", false, false, up, nil},
+		{"decided once, unknown again", true, true, up, nil},
+		{"nobody serves", true, false, drain, nil},
+		{"nobody is known", true, false, undecided, nil},
+	} {
+		k := newTestSocket(t)
+		k.young = c.young
+		if c.heard {
+			k.tell(snapshot(1, 1, replicas(c.first, up)))
+			clear(k.confirmed)
+		}
+		commands := k.tell(snapshot(2, 2, replicas(c.first, undecided)))
+		got := slices.DeleteFunc(commands, func(s string) bool { return !strings.Contains(s, "/n2 ") })
+		if diff := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: %s", c.name, diff)
+		}
+		want := []string{"set server be_main_replica/n2 weight 100%", "set server be_main_replica/n2 agent up"}
+		if got := k.tell(snapshot(3, 3, replicas(c.first, up))); c.want != nil && !cmp.Equal(want, got) {
+			t.Errorf("%s: once decided it is told %q", c.name, got)
+		}
+	}
+}
+
 func TestChunksFitTheBuffer(t *testing.T) {
 	var steps []step
 	for i := range 1000 {
-		steps = append(steps, newStep("c", server{"be_" + strings.Repeat("x", 60), fmt.Sprint(i)}, want{verdict: down}))
+		srv := server{Backend: "be_" + strings.Repeat("x", 60), Server: fmt.Sprint(i)}
+		steps = append(steps, step{server: srv, commands: commands(srv, want{verdict: down})})
 	}
 	n := 0
 	for _, part := range chunks(steps) {
@@ -176,32 +281,5 @@ func TestChunksFitTheBuffer(t *testing.T) {
 	}
 	if n != len(steps) {
 		t.Errorf("%d of %d steps in chunks", n, len(steps))
-	}
-}
-
-func TestSplit(t *testing.T) {
-	// Taken from HAProxy 2.6: success, an error of one line, success, information.
-	got := split("\nNo such server.\n\n\nName: HAProxy\nPid: 7\n\n")
-	want := []string{"", "No such server.", "", "Name: HAProxy\nPid: 7"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if pid := processOf(got[3]).pid; pid != "7" {
-		t.Errorf("process %q, want 7", pid)
-	}
-	if got := split("cut of"); len(got) != 0 {
-		t.Errorf("an answer without its end counts: %q", got)
-	}
-}
-
-func TestNewRefusesSocketsOnANetwork(t *testing.T) {
-	for socket, good := range map[string]bool{
-		"/run/haproxy/admin.sock": true, "127.0.0.1:9999": true, "[::1]:9999": true, "localhost:9999": true,
-		"10.0.0.1:9999": false, "lb.example:9999": false, "admin.sock": false, "": false,
-	} {
-		_, err := New(Options{Sockets: []string{socket}, Views: new(latest.Map[string, topology.View]), Now: func() topology.Clock { return topology.Clock{} }})
-		if (err == nil) != good {
-			t.Errorf("New(%q) = %v, want good: %t", socket, err, good)
-		}
 	}
 }

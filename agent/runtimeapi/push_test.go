@@ -1,14 +1,7 @@
 package runtimeapi
 
 import (
-	"bufio"
-	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"net"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,119 +14,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// fakeHAProxy answers on its admin socket the way 2.6 does.
-type fakeHAProxy struct {
-	mu      sync.Mutex
-	pid     int
-	started time.Time
-	refuses bool              // no socket
-	hangs   bool              // accepts and says nothing
-	missing map[string]bool   // servers that it does not have
-	state   map[string]string // by server: what the last command made of it
-	said    []string          // commands, without "show info"
-	dials   []time.Time
-}
-
-func (f *fakeHAProxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.dials = append(f.dials, time.Now())
-	if f.refuses {
-		return nil, errors.New("connection refused")
-	}
-	client, srv := net.Pipe()
-	go f.answer(srv)
-	return client, nil
-}
-
-func (f *fakeHAProxy) answer(c net.Conn) {
-	defer c.Close()
-	in := bufio.NewReader(c)
-	line, err := in.ReadString('\n')
-	if err != nil {
-		return
-	}
-	f.mu.Lock()
-	if f.hangs {
-		f.mu.Unlock()
-		_, _ = in.ReadString('\n') // until the client gives up
-		return
-	}
-	var out strings.Builder
-	for command := range strings.SplitSeq(strings.TrimSuffix(line, "\n"), ";") {
-		out.WriteString(f.carryOut(command))
-	}
-	f.mu.Unlock()
-	_, _ = c.Write([]byte(out.String()))
-}
-
-func (f *fakeHAProxy) carryOut(command string) string {
-	if command == "show info" {
-		return fmt.Sprintf("Name: HAProxy\nPid: %d\nUptime_sec: %d\n\n", f.pid, int(time.Since(f.started).Seconds()))
-	}
-	f.said = append(f.said, command)
-	w := strings.Fields(command)
-	srv := w[2]
-	if w[0] == "shutdown" {
-		srv = w[3]
-	}
-	if f.missing[srv] {
-		return "No such server.\n\n"
-	}
-	if w[0] == "set" {
-		f.state[srv] = strings.TrimSpace(w[3] + " " + w[4])
-	}
-	return "\n"
-}
-
-func (f *fakeHAProxy) set(change func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change()
-}
-
-// heard returns what was said since the last call.
-func (f *fakeHAProxy) heard() []string {
-	synctest.Wait()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	said := f.said
-	f.said = nil
-	return said
-}
-
-// bubble runs a pusher to a fake HAProxy under fake time.
-func bubble(t *testing.T, test func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder)) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeHAProxy{pid: 1, started: time.Now(), state: map[string]string{}}
-		views := new(latest.Map[string, topology.View])
-		log := new(strings.Builder)
-		p, err := New(Options{
-			Sockets: []string{"/run/haproxy.sock"}, Views: views, Now: topology.NewTicker(time.Now),
-			Dial: f.dial, Logger: slog.New(slog.NewTextHandler(log, nil)),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- p.Run(ctx) }()
-		test(f, views, p, log)
-		cancel()
-		if err := <-done; err != nil {
-			t.Error("Run:", err)
-		}
-	})
-}
-
-func show(views *latest.Map[string, topology.View], s *topology.Snapshot) {
-	views.Set(s.Cluster, &topology.View{Snapshot: s, ValidUntil: 1 << 62})
-}
-
-func replicas(verdicts ...topology.Verdict) topology.PoolVerdicts {
-	return pool("replica", topology.ModeRead, verdicts...)
-}
 
 func TestUrgentAtOnceOthersSettle(t *testing.T) {
 	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, _ *strings.Builder) {
@@ -371,6 +251,68 @@ func TestClusterThatIsNoLongerConfiguredIsLeftAlone(t *testing.T) {
 		}
 		if st := p.Status()[0]; len(st.Applied) != 0 {
 			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// Without the right to command, one line says what to write into HAProxy's file.
+func TestLevelIsExplainedOnce(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder) {
+		f.set(func() { f.level = "operator" })
+		show(views, snapshot(1, 1, replicas(up, up, up, up, up)))
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		st := p.Status()[0]
+		if st.Err == nil || !strings.Contains(st.Err.Error(), `"level operator"`) || len(st.Applied) != 0 {
+			t.Errorf("status %+v", st)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+			t.Errorf("%d warnings, want 1:\n%s", n, log)
+		}
+		f.heard()
+		f.set(func() { f.level, f.pid = "", 2 }) // its file is mended and it is reloaded
+		time.Sleep(6 * time.Second)
+		if got := f.heard(); len(got) != 10 || p.Status()[0].Err != nil {
+			t.Errorf("told %q, status %+v", got, p.Status()[0])
+		}
+	})
+}
+
+// A process that a reload is just replacing answers for a moment. What it
+// confirms is worth nothing to the next one.
+func TestAnswersOfAnEndingProcessDoNotCount(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder) {
+		show(views, snapshot(1, 1, replicas(up, up)))
+		f.heard()
+		f.set(func() { f.ending = true })
+		show(views, snapshot(2, 2, replicas(down, up)))
+		f.heard()
+		if st := p.Status()[0]; st.Applied["main"] != 1 {
+			t.Errorf("applied generation %d, want 1: nobody who stays was told", st.Applied["main"])
+		}
+		f.set(func() { f.ending, f.pid = false, 2 })
+		time.Sleep(300 * time.Millisecond)
+		if got := f.heard(); len(got) < 4 || p.Status()[0].Applied["main"] != 2 {
+			t.Errorf("the new process is told %q, status %+v", got, p.Status()[0])
+		}
+		if strings.Contains(log.String(), "level=WARN") {
+			t.Errorf("a reload is no trouble:\n%s", log)
+		}
+	})
+}
+
+func TestSessionsOfWhatIsNotUpAreCounted(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, _ *strings.Builder) {
+		for _, c := range []struct {
+			n1, n2 topology.Verdict
+			want   Sessions
+		}{{up, up, Sessions{}}, {down, drain, Sessions{Down: 3, Draining: 4}}, {up, undecided, Sessions{}}} {
+			show(views, snapshot(1, 1, replicas(c.n1, c.n2)))
+			time.Sleep(6 * time.Second)
+			synctest.Wait()
+			if got := p.Status()[0].Sessions; got != c.want {
+				t.Errorf("n1 %s, n2 %s: %+v, want %+v", c.n1, c.n2, got, c.want)
+			}
 		}
 	})
 }

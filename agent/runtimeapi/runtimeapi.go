@@ -12,22 +12,22 @@
 // check could not say: a pushed weight lies where the agent's lies, the next check
 // replaces it, and should pgsteer die it stays no longer than that one's would.
 //
-// A process that lives on after a reload of HAProxy (an "old worker") has no
-// admin socket any more and is out of reach here.
+// A process that lives on after a reload of HAProxy (an "old worker") has no admin
+// socket any more and runs no checks. It is reached over the master's socket, where
+// the sessions to servers that are down are ended one by one. Bring changes which
+// servers HAProxy has, so that a node that comes, goes or moves needs no reload.
 package runtimeapi
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/haproxycli"
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -37,6 +37,12 @@ type Options struct {
 	// Sockets are HAProxy's admin sockets: the path of a UNIX socket, or host:port
 	// on loopback. HAProxy must give them "level admin".
 	Sockets []string
+	// Masters are the sockets of HAProxy's master processes (-S), over which old
+	// workers are reached; written as Sockets are.
+	Masters []string
+	// Ready has a server that comes in leave MAINT and DRAIN too, whoever set them: for
+	// agent checks that set them themselves (agentcheck.AdminAlways).
+	Ready bool
 	// Views are the decisions, by cluster. Required.
 	Views *latest.Map[string, topology.View]
 	// Now reads the clocks. Required.
@@ -49,15 +55,18 @@ type Options struct {
 	// Settle is how long a change that is not urgent waits for others, MaxSettle
 	// how long it waits at most. Zero: 200 ms, 2 s.
 	Settle, MaxSettle time.Duration
-	// Recheck is how often HAProxy's process is compared with the known one. Zero: 1 s.
+	// Recheck is how often HAProxy's process is compared with the known one, and
+	// old workers are looked for. Zero: 250 ms.
 	Recheck time.Duration
+	// Count is how often sessions with servers that are not up are counted. Zero: 5 s.
+	Count time.Duration
 	// Repush is how long after an answer that was no success everything is said
 	// again; it doubles up to a minute while the answers stay bad. Zero: 5 s.
 	Repush time.Duration
 	// Timeout bounds one exchange with a socket. Zero: 1 s.
 	Timeout time.Duration
 	// Dial opens a socket. Nil: the operating system's.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Dial haproxycli.Dialer
 	// Logger; nil: nothing is logged.
 	Logger *slog.Logger
 }
@@ -75,11 +84,14 @@ type Status struct {
 	Since time.Time
 	// Pushes counts exchanges that carried commands.
 	Pushes uint64
+	// Sessions are those that the process has with servers that are not up.
+	Sessions Sessions
 }
 
 // Pusher pushes to a set of sockets.
 type Pusher struct {
 	sockets []*socket
+	masters []*master
 }
 
 // New returns a pusher. It fails when a required option is missing or a socket is
@@ -92,12 +104,14 @@ func New(o Options) (*Pusher, error) {
 	p := &Pusher{}
 	var faults []error
 	for _, s := range o.Sockets {
-		network, err := networkOf(s)
-		if err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		p.sockets = append(p.sockets, newSocket(&o, network, s))
+		at, err := haproxycli.Parse(s)
+		faults = append(faults, err)
+		p.sockets = append(p.sockets, newSocket(&o, at))
+	}
+	for _, s := range o.Masters {
+		at, err := haproxycli.Parse(s)
+		faults = append(faults, err)
+		p.masters = append(p.masters, newMaster(&o, at))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
@@ -108,7 +122,8 @@ func New(o Options) (*Pusher, error) {
 func withDefaults(o Options) Options {
 	o.Settle = cmp.Or(o.Settle, 200*time.Millisecond)
 	o.MaxSettle = cmp.Or(o.MaxSettle, 2*time.Second)
-	o.Recheck = cmp.Or(o.Recheck, time.Second)
+	o.Recheck = cmp.Or(o.Recheck, 250*time.Millisecond)
+	o.Count = cmp.Or(o.Count, 5*time.Second)
 	o.Repush = cmp.Or(o.Repush, 5*time.Second)
 	o.Timeout = cmp.Or(o.Timeout, time.Second)
 	if o.Names == nil {
@@ -133,26 +148,14 @@ func defaultGuard(cluster string, p topology.PoolVerdicts) string {
 	return "guard_" + cluster + "_" + p.Pool
 }
 
-// networkOf tells a path from an address and refuses what is not on this machine.
-func networkOf(s string) (string, error) {
-	if strings.HasPrefix(s, "/") {
-		return "unix", nil
-	}
-	host, _, err := net.SplitHostPort(s)
-	if err != nil {
-		return "", fmt.Errorf("HAProxy socket %q is neither an absolute path nor host:port", s)
-	}
-	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return "", fmt.Errorf("HAProxy socket %q is not on loopback", s)
-	}
-	return "tcp", nil
-}
-
 // Run pushes until ctx ends, then returns nil. HAProxy stays as it is.
 func (p *Pusher) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, s := range p.sockets {
 		wg.Go(func() { s.run(ctx) })
+	}
+	for _, m := range p.masters {
+		wg.Go(func() { m.run(ctx) })
 	}
 	wg.Wait()
 	return nil
@@ -163,6 +166,15 @@ func (p *Pusher) Status() []Status {
 	var out []Status
 	for _, s := range p.sockets {
 		out = append(out, s.report())
+	}
+	return out
+}
+
+// Masters returns how every master's workers fare, in the order of the options.
+func (p *Pusher) Masters() []MasterStatus {
+	var out []MasterStatus
+	for _, m := range p.masters {
+		out = append(out, m.report())
 	}
 	return out
 }

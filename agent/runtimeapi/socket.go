@@ -2,7 +2,6 @@ package runtimeapi
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/pgsteer/pgsteer/agent/haproxycli"
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -20,47 +20,61 @@ const never = topology.Mono(1<<63 - 1)
 // socket pushes to one admin socket. Its fields belong to the goroutine of run,
 // except those behind mu.
 type socket struct {
-	o                *Options
-	network, address string
-	log              *slog.Logger
-	back             *backoff.ExponentialBackOff
+	o    *Options
+	at   haproxycli.Socket
+	log  *slog.Logger
+	back *backoff.ExponentialBackOff
+
+	members *members
+	again   chan struct{} // everything is told again
 
 	pending   map[string]bool            // clusters with a decision that is not told yet
 	urgent    map[string]uint64          // the last urgent generation seen, by cluster
 	confirmed map[string]map[server]want // what HAProxy has confirmed, by cluster
 	told      map[string]uint64          // the last generation that was put into commands, by cluster
 	refused   map[string]bool            // clusters with a bad answer in the present push
-	process   process
-	bad       map[string]bool // servers and answers that were complained about
-	delay     time.Duration   // until the next push of everything, after bad answers
+	rosters   map[string]roster          // by cluster
+	bad       map[string]bool            // answers that were complained about
+	delay     time.Duration              // until the next push of everything, after bad answers
 
+	process haproxycli.Process
+	young   bool            // the process began after we did
+	heard   map[server]bool // servers that were decided while it ran
+
+	began     topology.Mono // when this socket's goroutine did
 	pushAt    topology.Mono // when pending is told; never: nothing is pending
 	changedAt topology.Mono // the first change that waits
 	retryAt   topology.Mono // the socket is left alone until then
 	recheckAt topology.Mono
+	countAt   topology.Mono
 	repushAt  topology.Mono // when everything is told again; never: no need
 
 	mu     sync.Mutex
 	status Status
 }
 
-func newSocket(o *Options, network, address string) *socket {
+func newSocket(o *Options, at haproxycli.Socket) *socket {
+	at.Timeout, at.Dial = o.Timeout, o.Dial
 	s := &socket{
-		o: o, network: network, address: address,
-		log: o.Logger.With("socket", address),
+		o: o, at: at,
+		log: o.Logger.With("socket", at.Address),
 		back: &backoff.ExponentialBackOff{
 			InitialInterval: 100 * time.Millisecond, MaxInterval: 5 * time.Second,
 			Multiplier: 2, RandomizationFactor: 0.2,
 		},
+		members:   &members{at: at, log: o.Logger.With("socket", at.Address)},
+		again:     make(chan struct{}, 1),
 		pending:   make(map[string]bool),
 		urgent:    make(map[string]uint64),
 		confirmed: make(map[string]map[server]want),
 		told:      make(map[string]uint64),
 		refused:   make(map[string]bool),
+		rosters:   make(map[string]roster),
 		bad:       make(map[string]bool),
+		heard:     make(map[server]bool),
 		delay:     o.Repush,
 		pushAt:    never, repushAt: never,
-		status: Status{Socket: address, Applied: make(map[string]uint64)},
+		status: Status{Socket: at.Address, Applied: make(map[string]uint64)},
 	}
 	s.back.Reset()
 	return s
@@ -72,6 +86,7 @@ func (s *socket) run(ctx context.Context) {
 	sub := s.o.Views.Subscribe()
 	defer sub.Close()
 	s.setErr(nil)
+	s.began = s.now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -80,6 +95,9 @@ func (s *socket) run(ctx context.Context) {
 			return
 		case <-sub.Ready():
 			s.collect(sub)
+		case <-s.again:
+			s.everything()
+			s.pushAt = s.now()
 		case <-timer.C:
 		}
 		for s.due() {
@@ -89,6 +107,14 @@ func (s *socket) run(ctx context.Context) {
 			s.push(ctx)
 		}
 		timer.Reset(s.nextAt().Sub(s.now()))
+	}
+}
+
+// sayAgain has everything told again at once.
+func (s *socket) sayAgain() {
+	select {
+	case s.again <- struct{}{}:
+	default:
 	}
 }
 
@@ -135,6 +161,7 @@ func (s *socket) forget(cluster string) {
 	delete(s.urgent, cluster)
 	delete(s.confirmed, cluster)
 	delete(s.told, cluster)
+	delete(s.rosters, cluster)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.status.Applied, cluster)
@@ -160,178 +187,6 @@ func (s *socket) catchUp() {
 			s.pending[cluster] = true
 			s.pushAt = now
 		}
-	}
-}
-
-// push tells HAProxy all that is pending, or only looks at its process.
-func (s *socket) push(ctx context.Context) {
-	now := s.now()
-	full := s.repushAt <= now
-	if full {
-		s.repushAt = never
-		s.everything()
-	}
-	look := s.recheckAt <= now
-	if look {
-		s.catchUp()
-	}
-	var steps []step
-	var clusters []string
-	if full || s.pushAt <= now { // what has not settled yet waits on
-		steps, clusters = s.steps(now)
-		clear(s.pending)
-		s.pushAt = never
-	}
-	clear(s.refused)
-	talks := len(steps) > 0 || look
-	if talks {
-		s.recheckAt = now.Add(s.o.Recheck)
-		if err := s.tell(ctx, steps); err != nil {
-			s.fail(ctx, err)
-			return
-		}
-	}
-	if talks && s.repushAt == never {
-		if full {
-			s.delay = s.o.Repush
-			clear(s.bad)
-		}
-		s.setErr(nil)
-	}
-	s.record(clusters)
-}
-
-// steps plans every pending cluster whose view may be believed, and names them.
-func (s *socket) steps(now topology.Mono) (steps []step, clusters []string) {
-	for cluster := range s.pending {
-		v := s.o.Views.Get(cluster)
-		if !v.Valid(now) {
-			continue
-		}
-		clusters = append(clusters, cluster)
-		s.told[cluster] = v.Snapshot.Generation
-		steps = append(steps, plan(s.o, v.Snapshot, s.confirmed[cluster])...)
-	}
-	inOrder(steps)
-	return steps, clusters
-}
-
-// tell carries steps out in order. Every push asks for the process first: what
-// another process has confirmed says nothing of this one.
-func (s *socket) tell(ctx context.Context, steps []step) error {
-	parts := chunks(steps)
-	if len(parts) == 0 {
-		parts = [][]step{nil}
-	}
-	for i, part := range parts {
-		var commands []string
-		if i == 0 {
-			commands = append(commands, "show info")
-		}
-		for _, st := range part {
-			commands = append(commands, st.commands...)
-		}
-		answers, err := s.exchange(ctx, commands)
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			s.compareProcess(answers[0])
-			answers = answers[1:]
-		}
-		s.take(part, answers)
-	}
-	s.back.Reset()
-	s.retryAt = 0
-	return nil
-}
-
-// compareProcess starts over when HAProxy was restarted or reloaded. What is
-// confirmed from here on was said to the new process.
-func (s *socket) compareProcess(info string) {
-	p := processOf(info)
-	if p.pid == "" {
-		s.complain("process", info)
-		return
-	}
-	if p.replaces(s.process) {
-		s.log.Info("HAProxy has a new process; it is told everything", "pid", p.pid, "was", s.process.pid)
-		s.everything()
-		s.pushAt = s.now()
-	}
-	s.process = p
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.status.Process = p.pid
-}
-
-// take notes the answers to steps. A step counts when all its commands did.
-func (s *socket) take(steps []step, answers []string) {
-	for _, st := range steps {
-		good := true
-		for _, a := range answers[:len(st.commands)] {
-			if a != "" && !st.gone {
-				good, s.refused[st.cluster] = false, true
-				s.complain(st.String(), a)
-			}
-		}
-		answers = answers[len(st.commands):]
-		if s.confirmed[st.cluster] == nil {
-			s.confirmed[st.cluster] = make(map[server]want)
-		}
-		if good && !st.gone {
-			s.confirmed[st.cluster][st.server] = st.want
-		} else {
-			delete(s.confirmed[st.cluster], st.server)
-		}
-	}
-	if len(steps) > 0 {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.status.Pushes++
-	}
-}
-
-// complain explains a bad answer once and has everything told again later.
-func (s *socket) complain(about, answer string) {
-	if s.repushAt == never {
-		s.repushAt = s.now().Add(s.delay)
-		s.delay = min(2*s.delay, time.Minute)
-	}
-	line := firstLine(answer)
-	s.setErr(fmt.Errorf("HAProxy answers %q about %s: %s", line, about, explain(answer)))
-	if key := about + " " + line; !s.bad[key] {
-		s.bad[key] = true
-		s.log.Warn("HAProxy did not carry a command out; it is told again later, its agent checks go on",
-			"about", about, "answer", line, "means", explain(answer))
-	}
-}
-
-// record notes what is applied, when there was nothing to say or it went through.
-func (s *socket) record(clusters []string) {
-	if s.pushAt != never {
-		return // another process answered: what stands here is told again first
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, cluster := range clusters {
-		if !s.refused[cluster] {
-			s.status.Applied[cluster] = s.told[cluster]
-		}
-	}
-}
-
-// fail backs off. Nobody knows how far HAProxy came, so nothing is confirmed.
-func (s *socket) fail(ctx context.Context, err error) {
-	if ctx.Err() != nil {
-		return
-	}
-	wait := s.back.NextBackOff()
-	s.everything()
-	s.pushAt = s.now()
-	s.retryAt = s.now().Add(wait)
-	if s.setErr(err) {
-		s.log.Warn("HAProxy cannot be told; its agent checks go on, the newest decision is tried again", "err", err, "in", wait)
 	}
 }
 

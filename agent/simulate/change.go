@@ -15,6 +15,7 @@ type changed struct {
 	keys    bool
 	leader  bool
 	consul  bool
+	monitor bool
 }
 
 // change makes the truth what a step says.
@@ -53,6 +54,10 @@ func (r *run) change(e effects) changed {
 		c.consul = w.consul != *e.consul
 		w.consul = *e.consul
 	}
+	if e.monitor != nil {
+		w.monitor.apply(e.monitor, w.now)
+		c.monitor = true
+	}
 	if e.listed {
 		w.listed, r.listing = e.nodes, true
 	}
@@ -83,7 +88,7 @@ func (r *run) maintain(all []maintenance) {
 // find it in their own time; the leader key is watched, so that a change of it
 // is always found at once.
 func (r *run) notice(c changed, quiet bool) {
-	if r.store != nil && (c.leader && r.world.consul == "" || !quiet && (c.keys || c.consul)) {
+	if r.store != nil && (c.leader && r.world.consul == "" || !quiet && (c.keys || c.consul || c.monitor)) {
 		r.store.nudge()
 	}
 	if quiet {

@@ -153,6 +153,15 @@ func encodeCluster(c config.Cluster) (*yaml.Node, error) {
 			return nil, err
 		}
 	}
+	if c.Authority == topology.AuthorityMonitor {
+		// Nobody is asked in a replay, and the address is not what the rules need.
+		m := standard.Monitor
+		m.Formation, m.Group, m.Interval = c.Monitor.Formation, c.Monitor.Group, c.Monitor.Interval
+		m.Monitors = []topology.Address{{Host: documentationHost(0), Port: 5432}}
+		if err := out.differs("pg_auto_failover", m, standard.Monitor); err != nil {
+			return nil, err
+		}
+	}
 	nodes := newFields()
 	for _, n := range c.Nodes {
 		spec := newFields()

@@ -169,9 +169,12 @@ func encodeAuthority(a topology.Authority) *yaml.Node {
 		row.address("address", m.Address)
 		row.text("api_url", m.APIURL)
 		row.tags(m.Tags)
+		row.text("application", m.Application)
+		row.assigned(m.Assigned)
 		row.n.Style = yaml.FlowStyle
 		members = append(members, row.n)
 	}
 	f.list("members", members)
+	f.monitor(a.Monitor)
 	return f.n
 }

@@ -123,7 +123,11 @@ func (d *dice) decision(pools config.Pools) *topology.Snapshot {
 
 func (d *dice) cluster() config.Cluster {
 	c := config.DefaultCluster(pick(d, "main", "alpha-2", "1e3"))
-	c.Authority = pick(d, topology.AuthorityPatroni, topology.AuthorityNone)
+	c.Authority = pick(d, topology.AuthorityPatroni, topology.AuthorityNone, topology.AuthorityMonitor)
+	if c.Authority == topology.AuthorityMonitor {
+		c.Monitor.Monitors = []topology.Address{{Host: documentationHost(0), Port: 5432}} // it stands for any
+		c.Monitor.Formation, c.Monitor.Group = pick(d, "default", "no"), d.IntN(3)
+	}
 	if c.Authority == topology.AuthorityPatroni && d.yes() {
 		c.Patroni.Scope, c.Patroni.Namespace = "other", "db"
 	}
@@ -248,9 +252,28 @@ func (d *dice) authority() *topology.Authority {
 		a.SyncStandbys = append(a.SyncStandbys, d.text())
 		a.Members = append(a.Members, topology.Member{
 			Name: d.text(), Role: d.text(), State: d.text(), Timeline: d.timeline(), LSN: d.lsn(), Address: d.address(), APIURL: d.text(), Tags: d.tags(),
+			Application: d.text(), Assigned: d.assigned(),
 		})
 	}
+	if d.yes() {
+		a.Monitor = &topology.Monitor{
+			Version: d.text(), SyncStandbys: d.IntN(3), Uptime: d.duration(), UnhealthyAfter: d.duration(), StartupGrace: d.duration(), Assumed: d.yes(),
+		}
+		for range d.IntN(3) {
+			a.Monitor.Claimants = append(a.Monitor.Claimants, d.text())
+		}
+	}
 	return a
+}
+
+func (d *dice) assigned() *topology.Assignment {
+	if d.yes() {
+		return nil
+	}
+	return &topology.Assignment{
+		Goal: d.text(), Reported: d.text(), Writes: d.tri(), Promoting: d.yes(), Reads: d.verdict(), Stale: d.yes(), Operator: d.yes(), Why: d.text(),
+		Running: d.tri(), ReportAge: d.duration(), Health: d.tri(), HealthAge: d.duration(), ChangeAge: d.duration(), Priority: d.IntN(200) - 50, Quorum: d.yes(),
+	}
 }
 
 // TestTooLarge: a file that is too large for the decoder is refused, also in the middle of a list.

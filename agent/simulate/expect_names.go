@@ -70,7 +70,7 @@ func (f *file) knownPath(v config.Value, target string, want answer) {
 
 // alarmCodes are the reasons that can be alarms of a cluster (package engine).
 var alarmCodes = []string{
-	string(topology.CodeAuthorityLost), string(topology.CodeAuthorityUnknown), string(topology.CodeForeignKey), string(topology.CodeIsolated),
+	string(topology.CodeAuthorityLost), string(topology.CodeAuthorityUnknown), string(topology.CodeForeignKey), string(topology.CodeTwoGoals), string(topology.CodeIsolated),
 	string(topology.CodeTwoWriters), string(topology.CodeWritesStalled), string(topology.CodeWritesBlocked),
 }
 

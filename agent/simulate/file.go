@@ -39,6 +39,7 @@ type worldFile struct {
 	KV          config.Value `yaml:"kv"`
 	SQL         config.Value `yaml:"sql"`
 	Consul      *outcome     `yaml:"consul"`
+	Monitor     config.Value `yaml:"monitor"`
 	Nodes       config.Value `yaml:"nodes"`
 	Maintenance config.Value `yaml:"maintenance"`
 }
@@ -49,6 +50,7 @@ type stepFile struct {
 	KV          config.Value  `yaml:"kv"`
 	SQL         config.Value  `yaml:"sql"`
 	Consul      *outcome      `yaml:"consul"`
+	Monitor     config.Value  `yaml:"monitor"`
 	Nodes       config.Value  `yaml:"nodes"`
 	Maintenance config.Value  `yaml:"maintenance"`
 	Agent       agentEvent    `yaml:"agent"`
@@ -114,10 +116,14 @@ func (f *file) DecodeYAML(v config.Value) {
 
 func (f *file) paces(start config.Value) {
 	p := &f.scenario.probing
+	pace := 10 * time.Second // of Patroni's keys
+	if f.Cluster.Authority == topology.AuthorityMonitor {
+		pace = f.Cluster.Monitor.Interval
+	}
 	for _, d := range []struct {
 		set       *time.Duration
 		otherwise time.Duration
-	}{{&p.Interval, f.Cluster.Postgres.Interval}, {&p.Authority, 10 * time.Second}, {&p.Burst, 50 * time.Millisecond}} {
+	}{{&p.Interval, f.Cluster.Postgres.Interval}, {&p.Authority, pace}, {&p.Burst, 50 * time.Millisecond}} {
 		if *d.set == 0 {
 			*d.set = d.otherwise
 		}
@@ -148,6 +154,13 @@ func (f *file) effects(at config.Value, w worldFile) effects {
 	}
 	if f.sound && !patroni && w.Consul != nil {
 		at.Key("consul").Fault("Consul has Patroni's keys; the cluster's authority is %s", f.Cluster.Authority)
+	}
+	if w.Monitor.Written() {
+		if f.sound && f.Cluster.Authority != topology.AuthorityMonitor {
+			w.Monitor.Fault("the monitor is pg_auto_failover's; the cluster's authority is %s", f.Cluster.Authority)
+		} else {
+			e.monitor = monitorChanges(w.Monitor)
+		}
 	}
 	for name, below := range w.SQL.Entries() {
 		e.sql = append(e.sql, nodeChange{name, serverChange(below)})
@@ -180,7 +193,7 @@ func (f *file) steps(v config.Value) {
 		w := f.Steps[i]
 		s := step{
 			at: w.At, note: strings.TrimSpace(string(w.Note)), agent: w.Agent, wall: time.Duration(w.Wall), quiet: w.Quiet,
-			effects: f.effects(below, worldFile{w.KV, w.SQL, w.Consul, w.Nodes, w.Maintenance}),
+			effects: f.effects(below, worldFile{w.KV, w.SQL, w.Consul, w.Monitor, w.Nodes, w.Maintenance}),
 		}
 		if w.At < last {
 			below.Key("at").Fault("the step before is at %s; steps stand in the order of time", last)

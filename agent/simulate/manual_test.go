@@ -88,9 +88,12 @@ func TestManualNamesFields(t *testing.T) {
 		"The file":           {keysOf[probing](), keysOf[startFile](), keysOf[savedFile](), keysOf[worldFile](), keysOf[alwaysFile](), keysOf[flipsFile]()},
 		"Steps":              {keysOf[maintenance]()},
 		"What a probe finds": {keysOf[replicaRow](), receiverStates},
+
+		"pg_auto_failover's monitor": {sortedKeys(rowKeys), sortedKeys(rowHealth)},
 		"Raw observations": {
 			keysOf[failureFile](), keysOf[probeFile](), keysOf[receiverFile](), keysOf[standbyFile](), keysOf[nodesFile](), keysOf[nodeFile](),
 			keysOf[authorityFile](), keysOf[memberFile](), keysOf[localFile](), keysOf[portFile](),
+			keysOf[monitorFile](), keysOf[assignedFile](),
 		},
 	} {
 		for _, key := range slices.Concat(keys...) {
@@ -138,7 +141,7 @@ func TestEveryKeyIsPlayed(t *testing.T) {
 		all.Write(b)
 	}
 	for _, key := range slices.Concat(keysOf[file](), keysOf[stepFile](), keysOf[probing](), keysOf[startFile](), keyNames,
-		sortedKeys(serverKeys), sortedKeys(expectKeys)) {
+		sortedKeys(serverKeys), sortedKeys(rowKeys), sortedKeys(expectKeys)) {
 		if !regexp.MustCompile(`(?m)(^|[ {])` + key + `:`).MatchString(all.String()) {
 			t.Errorf("no scenario of testdata has %s", key)
 		}

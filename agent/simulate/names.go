@@ -37,6 +37,7 @@ func (f *file) know(v config.Value) {
 				n.nodes[name] = m
 			}
 		}
+		n.rows(part.Key("monitor"))
 		maps.Insert(n.servers, part.Key("sql").Entries())
 		var nodes config.Nodes
 		part.Key("nodes").Into(&nodes)
@@ -48,6 +49,18 @@ func (f *file) know(v config.Value) {
 	f.scenario.addresses = n.everyAddress()
 	if !f.scenario.probing.Off {
 		f.truths(v, n)
+	}
+}
+
+// rows takes the nodes that pg_auto_failover's monitor knows.
+func (n *names) rows(monitor config.Value) {
+	if _, word := monitor.Text(); word {
+		return
+	}
+	for name, row := range monitor.Entries() {
+		if !isNull(row) {
+			n.nodes[name] = row
+		}
 	}
 }
 

@@ -150,6 +150,7 @@ type authorityFile struct {
 	SyncMode       text         `yaml:"sync_mode"`
 	SyncStandbys   []text       `yaml:"sync_standbys"`
 	Members        []memberFile `yaml:"members"`
+	Monitor        *monitorFile `yaml:"monitor"`
 }
 
 type memberFile struct {
@@ -161,6 +162,9 @@ type memberFile struct {
 	Address  topology.Address `yaml:"address"`
 	APIURL   text             `yaml:"api_url"`
 	Tags     map[text]text    `yaml:"tags"`
+
+	Application text          `yaml:"application"`
+	Assigned    *assignedFile `yaml:"assigned"`
 }
 
 type localFile struct {

@@ -124,7 +124,7 @@ func (w *authorityFile) value() *topology.Authority {
 		Leader: string(w.Leader), SessionAgrees: w.SessionAgrees, Pause: w.Pause, Failsafe: w.Failsafe, StandbyCluster: w.StandbyCluster,
 		TTL: time.Duration(w.TTL), LoopWait: time.Duration(w.LoopWait), RetryTimeout: time.Duration(w.RetryTimeout),
 		SystemID: w.SystemID, Timeline: topology.Timeline(w.Timeline), Optime: topology.LSN(w.Optime), OptimeIndex: w.OptimeIndex,
-		SyncMode: string(w.SyncMode),
+		SyncMode: string(w.SyncMode), Monitor: w.Monitor.value(),
 	}
 	for _, s := range w.SyncStandbys {
 		a.SyncStandbys = append(a.SyncStandbys, string(s))
@@ -133,6 +133,7 @@ func (w *authorityFile) value() *topology.Authority {
 		a.Members = append(a.Members, topology.Member{
 			Name: string(m.Name), Role: string(m.Role), State: string(m.State), Timeline: topology.Timeline(m.Timeline),
 			LSN: topology.LSN(m.LSN), Address: m.Address, APIURL: string(m.APIURL), Tags: tags(m.Tags),
+			Application: string(m.Application), Assigned: m.Assigned.value(),
 		})
 	}
 	return a

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/config"
@@ -44,7 +43,7 @@ type run struct {
 
 	probers map[string]*prober
 	probed  []string // their names, sorted
-	store   *store   // nil: the authority is not Patroni
+	store   *store   // nil: there is no authority
 	listing bool     // the file source has something to tell
 
 	sinks  *sinks
@@ -79,6 +78,9 @@ func (s *Scenario) play(ctx context.Context, folded func(topology.Observation)) 
 			prefix: s.cluster.Patroni.KeyPrefix(), values: make(map[string]any), index: 100,
 			wrote: make(map[string]uint64), told: make(map[string]string),
 		}
+	}
+	if s.cluster.Authority == topology.AuthorityMonitor {
+		r.world.monitor = &monitor{rows: make(map[string]*monitorRow), ids: make(map[string]int64)}
 	}
 	if err := r.play(); err != nil {
 		return nil, fmt.Errorf("play %s at %s: %w", s.File, r.at(), err)
@@ -117,8 +119,8 @@ func (r *run) begin(saved *topology.Saved) error {
 	r.store, r.listing = nil, false
 	if !r.s.probing.Off {
 		r.listing = r.lists()
-		if r.world.keys != nil {
-			r.store = &store{run: r, next: r.now.Mono}
+		if o := r.origin(); o != nil {
+			r.store = &store{run: r, origin: *o, next: r.now.Mono}
 		}
 	}
 	sinks, err := newSinks(r)
@@ -129,15 +131,11 @@ func (r *run) begin(saved *topology.Saved) error {
 	return nil
 }
 
-func (r *run) consulSource() topology.SourceID {
-	return topology.SourceID{Kind: topology.SourceConsul, Name: strings.Trim(r.s.cluster.Patroni.Scope, "/")}
-}
-
 // nodeSources are the sources that must deliver before the cluster is complete.
 func (r *run) nodeSources() []topology.SourceID {
 	var all []topology.SourceID
-	if r.world.keys != nil {
-		all = append(all, r.consulSource())
+	if o := r.origin(); o != nil {
+		all = append(all, o.id)
 	}
 	if r.lists() {
 		all = append(all, r.fileSource())

@@ -65,6 +65,7 @@ type effects struct {
 	kv          map[string]any // nil: nothing
 	sql         []nodeChange
 	consul      *outcome
+	monitor     *monitorChange // nil: nothing
 	nodes       []topology.Node
 	listed      bool // nodes is said
 	maintenance []maintenance

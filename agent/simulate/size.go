@@ -118,7 +118,7 @@ func (f *file) bounded(at config.Value) {
 	}
 	end := float64(f.scenario.end())
 	rounds := end / float64(max(p.Interval, time.Millisecond))
-	if f.Cluster.Authority == topology.AuthorityPatroni {
+	if f.Cluster.Authority != topology.AuthorityNone {
 		rounds += end / float64(p.Authority)
 	}
 	if probes := rounds * float64(max(1, len(f.nodes))); probes > maxProbes {

@@ -5,13 +5,12 @@ import (
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
-	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
 // The paces of the watcher of Patroni's keys (package watchers/consul) and of
 // who asks it for confirmation (package agent).
 const (
-	readTimeout  = 3 * time.Second
+	readTimeout  = 3 * time.Second // of Consul; the monitor's is the cluster's own
 	retryFirst   = 100 * time.Millisecond
 	retryMost    = 5 * time.Second
 	retryHung    = 2 * time.Second // after an attempt that took its whole timeout
@@ -19,9 +18,11 @@ const (
 	confirmEvery = 500 * time.Millisecond
 )
 
-// store plays the watcher of Patroni's keys.
+// store plays the watcher of an authority: of Patroni's keys, or of the monitor of
+// pg_auto_failover.
 type store struct {
 	run       *run
+	origin    origin
 	next      topology.Mono  // when to read next
 	pending   topology.Mono  // when the read that gets no answer ends; 0: there is none
 	asked     topology.Clock // of that read
@@ -54,13 +55,13 @@ func (s *store) confirm() {
 func (s *store) ask() {
 	r := s.run
 	now := r.now.Mono
-	class := r.world.consul
+	class := s.origin.outcome()
 	switch {
 	case s.pending != 0:
 		class = outcome(topology.FailTimeout)
 		s.pending = 0
 	case class == outcome(topology.FailTimeout):
-		s.asked, s.pending = r.now, now.Add(readTimeout)
+		s.asked, s.pending = r.now, now.Add(s.origin.timeout)
 		return
 	default:
 		s.asked = r.now
@@ -69,12 +70,14 @@ func (s *store) ask() {
 		s.fail(class)
 		return
 	}
+	o, ok := s.origin.picture()
+	if !ok {
+		s.fail(outcome(topology.FailContent))
+		return
+	}
 	s.failing, s.pause, s.next = "", 0, now.Add(r.s.probing.Authority)
-	authority, nodes, _ := consul.Picture(r.world.keys.prefix, r.world.keys.pairs(&r.world))
-	r.fold(topology.Observation{
-		Source: r.consulSource(), Authority: &authority,
-		Nodes: &topology.NodeList{Nodes: nodes, ConfirmedEmpty: len(authority.Members) == 0},
-	})
+	o.Source = s.origin.id
+	r.fold(o)
 }
 
 // fail tells a failure when it is new or was told a while ago, and plans the
@@ -91,7 +94,7 @@ func (s *store) fail(class outcome) {
 		return
 	}
 	s.failing, s.told = class, now
-	r.fold(topology.Observation{Source: r.consulSource(), AskedAt: s.asked, Failure: &topology.Failure{
-		Class: topology.FailureClass(class), Text: fmt.Sprintf("reading keys %s from Consul: %s", r.world.keys.prefix, class),
+	r.fold(topology.Observation{Source: s.origin.id, AskedAt: s.asked, Failure: &topology.Failure{
+		Class: topology.FailureClass(class), Text: fmt.Sprintf("reading %s: %s", s.origin.what, class),
 	}})
 }

@@ -33,6 +33,8 @@ type world struct {
 	listed []topology.Node // what the list of nodes says
 	keys   *keys           // nil: the authority is not Patroni
 	consul outcome         // of every read; empty: it answers
+	// monitor is nil unless the authority is pg_auto_failover.
+	monitor *monitor
 }
 
 // answers reports whether somebody who asks the server gets a word of it.

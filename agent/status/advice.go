@@ -9,6 +9,7 @@ var advice = map[topology.Code]string{
 	topology.CodeForeignKey:    "Compare the initialize key with pg_controldata of the servers: two clusters may share one scope, or the key is a leftover.",
 	topology.CodeFenced:        "Make sure that nothing writes to the node, and let the cluster's manager restart it as a standby; what it wrote alone is lost to the cluster.",
 	topology.CodeTwoWriters:    "Decide which of them is right, stop the others at once, and rebuild those as standbys.",
+	topology.CodeTwoGoals:      "Look at `pg_autoctl show state` and the monitor's events: only one node of a group may have a state that takes writes.",
 	topology.CodeRefused:       "Start PostgreSQL on the node, or correct its address.",
 	topology.CodePort:          "Look at what should listen on the pool's port, PgBouncer perhaps, and at its log.",
 	topology.CodeSilent:        "Look at the host, at the network between it and this agent, and at a postmaster that hangs: open sessions may live on.",

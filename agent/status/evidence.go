@@ -166,6 +166,7 @@ func (r rows) others(c ClusterReport, n NodeReport) {
 		}
 		r.add("member", "%s, says %s", text, c.Snapshot.Authority.Kind)
 	}
+	r.monitor(n.Monitor)
 	for _, k := range sortedKeys(n.Tags) {
 		r.add("tag", "%s=%s", k, n.Tags[k])
 	}

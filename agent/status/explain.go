@@ -26,7 +26,11 @@ func explanation(base why) Explanation {
 		base.policy.LeaderGap = leaderGap(c)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s/%s at %s\n\n", c.Name, n.Name, n.Address)
+	at := n.Address.String()
+	if n.HostName != "" {
+		at += ", found by the name " + n.HostName
+	}
+	fmt.Fprintf(&b, "%s/%s at %s\n\n", c.Name, n.Name, at)
 	if !c.Valid {
 		fmt.Fprintf(&b, "%s\n\n", tooOld)
 	}

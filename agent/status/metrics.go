@@ -41,7 +41,7 @@ var (
 	descSourceAge  = desc("pgsteer_source_age_seconds", "Age of a source's last good answer; since the start of the agent before the first.", "cluster", "source")
 	descSink       = desc("pgsteer_sink_ok", "1 while nothing keeps a sink from applying what is decided.", "sink")
 	descSinkCount  = desc("pgsteer_sink_events_total", "Events of a sink by kind, since the sink was started.", "sink", "event")
-	descSinkGauge  = desc("pgsteer_sink_present", "How much of something a sink has now, such as the open streams of xds, or of a template group old_processes (HAProxy's workers of before) and left_out (nodes and tags that no file can carry).", "sink", "what")
+	descSinkGauge  = desc("pgsteer_sink_present", "How much of something a sink has now, such as the open streams of xds, of a template group old_processes (HAProxy's workers of before) and left_out (nodes and tags that no file can carry), and of runtimeapi old_workers and, for the present process and for the old ones, sessions_down and sessions_draining (sessions with servers that are down, which are being ended, and that drain).", "sink", "what")
 	descReload     = desc("pgsteer_config_last_reload_success", "1 when the last reading of the configuration was taken, 0 when it was refused.")
 	descReloadAt   = desc("pgsteer_config_last_reload_success_timestamp_seconds", "When the configuration that runs was taken.")
 	descBuild      = desc("pgsteer_build_info", "1; the label has the version.", "version")

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -54,14 +55,32 @@ func authorityReport(a *topology.Authority) *AuthorityReport {
 	return r
 }
 
+// addMonitor moves a monitor's word out of the member's.
+func (r *NodeReport) addMonitor(f *topology.Facts, now topology.Mono) {
+	if r.Member == nil || r.Member.Assigned == nil || f.Authority == nil {
+		return
+	}
+	var since time.Duration
+	for _, s := range f.Sources {
+		if s.Source == f.AuthoritySource && s.OKAt != 0 {
+			since = now.Sub(s.OKAt)
+		}
+	}
+	r.Monitor = monitorReport(f.Authority.Monitor, r.Member.Assigned, since)
+	plain := *r.Member
+	plain.Assigned = nil
+	r.Member = &plain
+}
+
 func nodeReport(n topology.Node, v *topology.View, now topology.Mono) NodeReport {
 	f := v.Facts.Nodes[n.Name]
 	r := NodeReport{
-		Name: n.Name, Address: n.Address, Tags: n.Tags, Role: role(f),
+		Name: n.Name, Address: n.Address, HostName: n.HostName, Tags: n.Tags, Role: role(f),
 		RoleAge: ago(now, f.RoleAt), Answered: ago(now, f.AnsweredAt), LoginAge: ago(now, f.LoginAt),
 		Failing: elapsed(now, f.FailingAt), Member: f.Member,
 	}
 	r.addProbe(f)
+	r.addMonitor(v.Facts, now)
 	if f.Lag.Known == topology.Yes {
 		b := int64(f.Lag.Bytes)
 		r.LagBytes, r.LagTime, r.LagEstimated = &b, f.Lag.Time.Seconds(), f.Lag.Estimated

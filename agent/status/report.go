@@ -77,6 +77,7 @@ type AuthorityReport struct {
 type NodeReport struct {
 	Name     string            `json:"name"`
 	Address  topology.Address  `json:"address"`
+	HostName string            `json:"host_name,omitempty"` // by which Address was found
 	Tags     map[string]string `json:"tags,omitempty"`
 	Role     string            `json:"role"` // primary, read-only primary, replica, unknown
 	RoleAge  *float64          `json:"role_age_seconds,omitempty"`
@@ -116,6 +117,7 @@ type NodeReport struct {
 	Ports             []PortReport `json:"ports,omitempty"`       // by number
 
 	Member   *topology.Member `json:"member,omitempty"`
+	Monitor  *MonitorReport   `json:"monitor,omitempty"` // with pg_auto_failover
 	Verdicts []PoolVerdict    `json:"verdicts"`
 }
 

@@ -40,7 +40,10 @@ type Options struct {
 	// Observations streams what a cluster's rules are fed with, as
 	// GET /api/v1/observations/{cluster}; nil: it is not served.
 	Observations http.Handler
-	Logger       *slog.Logger // nil: nothing is logged
+	// Envoys tells what is served to Envoys, stream by stream, as GET /debug/xds;
+	// nil, and nil from it: there is no such server.
+	Envoys func() any
+	Logger *slog.Logger // nil: nothing is logged
 }
 
 // Server answers status requests. It is an http.Handler.
@@ -63,9 +66,12 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET /api/v1/status", s.status)
 	s.mux.HandleFunc("GET /api/v1/explain/{cluster}/{node}", s.explain)
 	s.mux.HandleFunc("GET /api/v1/explain/{node}", s.explain)
+	s.mux.HandleFunc("GET /api/v1/check/{cluster}/{pool}/{node}", s.check)
+	s.mux.HandleFunc("GET /api/v1/check/{backend}/{server}", s.checkBackend)
 	if o.Observations != nil {
 		s.mux.Handle("GET /api/v1/observations/{cluster}", o.Observations)
 	}
+	s.mux.HandleFunc("GET /debug/xds", s.envoys)
 	s.mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	return s
 }
@@ -126,6 +132,16 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.report()) }
 
+func (s *Server) envoys(w http.ResponseWriter, _ *http.Request) {
+	if s.o.Envoys != nil {
+		if v := s.o.Envoys(); v != nil {
+			answer(w, http.StatusOK, v)
+			return
+		}
+	}
+	answer(w, http.StatusNotFound, map[string]string{"error": "this agent serves no Envoys: listen.xds is off"})
+}
+
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	now, node, cluster := s.o.Now(), r.PathValue("node"), r.PathValue("cluster")
 	clusters, asked := []string{cluster}, cluster+"/"+node
@@ -160,7 +176,7 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 
 func unknownPath(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusNotFound, map[string]string{
-		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/[CLUSTER/]NODE /api/v1/observations/CLUSTER", r.URL.Path),
+		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/[CLUSTER/]NODE /api/v1/check/CLUSTER/POOL/NODE /api/v1/observations/CLUSTER", r.URL.Path),
 	})
 }
 

@@ -46,6 +46,8 @@ func TestStatusText(t *testing.T) {
 
 // explained are the explanations that are held byte by byte.
 var explained = []struct{ world, node string }{
+	{"monitor", "n1"},
+	{"monitor", "n3"},
 	{"up", "n1"},
 	{"up", "n2"},
 	{"undecided", "n1"},

@@ -13,6 +13,32 @@ func since(d time.Duration, code topology.Code, text string) topology.Reason {
 // worlds are the typical states.
 var worlds = map[string]func() *world{
 	"up": func() *world { return newWorld(view("main", nil)) },
+	// The primary froze 12 s ago: pg_auto_failover's monitor does nothing yet.
+	"monitor": func() *world {
+		return newWorld(view("main", func(s *topology.Snapshot, f *topology.Facts) {
+			s.Authority.Kind = topology.AuthorityMonitor
+			f.Sources[0].Source = topology.SourceID{Kind: topology.SourceMonitor, Name: "default/0"}
+			f.Sources[0].OKAt, f.AuthoritySource = before(time.Second), f.Sources[0].Source
+			assign := func(name, goal string, health topology.Tri, report time.Duration) topology.Member {
+				return topology.Member{Name: name, Role: "replica", State: goal, Timeline: 5, Assigned: &topology.Assignment{
+					Goal: goal, Reported: goal, Reads: topology.Up, Running: topology.Yes, ReportAge: report, Health: health, HealthAge: 3 * time.Second, ChangeAge: time.Hour, Priority: 50, Quorum: true,
+				}}
+			}
+			f.Authority = &topology.Authority{
+				Leader:  "n1",
+				Members: []topology.Member{assign("n1", "primary", topology.Yes, 11*time.Second), assign("n2", "secondary", topology.Yes, time.Second), assign("n3", "secondary", topology.No, 30*time.Second)},
+				Monitor: &topology.Monitor{Version: "2.0", Uptime: time.Hour, UnhealthyAfter: 20 * time.Second, StartupGrace: 10 * time.Second},
+			}
+			for i := range f.Authority.Members {
+				n := f.Nodes[f.Authority.Members[i].Name]
+				n.Member = &f.Authority.Members[i]
+				f.Nodes[n.Member.Name] = n
+			}
+			n1 := failing(f.Nodes["n1"], topology.FailTimeout, "login to 10.0.0.1:5432 as pgsteer: no answer within 800ms")
+			f.Nodes["n1"] = n1
+			set(s, "primary", "n1", topology.Drain, topology.CodeSilent, "no answer since 11:59:48")
+		}))
+	},
 	"undecided": func() *world {
 		w := newWorld(view("main", func(s *topology.Snapshot, f *topology.Facts) {
 			s.Writer, s.Held, s.Complete = "", "n1", false

@@ -8,6 +8,7 @@ package systemd
 import (
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 )
@@ -32,6 +33,20 @@ func (n Notifier) Stopping() { n.send(daemon.SdNotifyStopping) }
 
 // Status is the line that `systemctl status` shows.
 func (n Notifier) Status(text string) { n.send(line(text)) }
+
+// Alive feeds the watchdog: a unit with WatchdogSec= that does not hear it for that
+// long is restarted.
+func (n Notifier) Alive() { n.send(daemon.SdNotifyWatchdog) }
+
+// AliveEvery is how often Alive is due, a third of the unit's WatchdogSec=, so that
+// two may be late. Zero: the manager keeps no watch.
+func (n Notifier) AliveEvery() time.Duration {
+	every, err := daemon.SdWatchdogEnabled(false)
+	if err != nil && n.Logger != nil {
+		n.Logger.Warn("the manager's watchdog is not fed", "err", err)
+	}
+	return every / 3
+}
 
 // line keeps a text from becoming a second assignment.
 func line(text string) string { return "STATUS=" + strings.Join(strings.Fields(text), " ") }

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +29,7 @@ func TestWhatTheManagerIsTold(t *testing.T) {
 		{func() { n.Ready("2 clusters") }, `^READY=1\nSTATUS=2 clusters$`},
 		{n.Reloading, `^RELOADING=1\nMONOTONIC_USEC=[1-9][0-9]{5,}$`},
 		{n.Stopping, `^STOPPING=1$`},
+		{n.Alive, `^WATCHDOG=1$`},
 		{func() { n.Status("main: writer n1\nREADY=1") }, `^STATUS=main: writer n1 READY=1$`},
 	} {
 		c.tell()
@@ -38,6 +41,25 @@ func TestWhatTheManagerIsTold(t *testing.T) {
 		}
 		if got := string(b[:k]); !regexp.MustCompile(c.want).MatchString(got) {
 			t.Errorf("told %q, want %s", got, c.want)
+		}
+	}
+}
+
+func TestAliveEvery(t *testing.T) {
+	for _, c := range []struct {
+		usec, pid string
+		want      time.Duration
+	}{
+		{"", "", 0},
+		{"30000000", "", 10 * time.Second},
+		{"30000000", strconv.Itoa(os.Getpid()), 10 * time.Second},
+		{"30000000", "1", 0}, // meant for another process
+		{"soon", "", 0},
+	} {
+		t.Setenv("WATCHDOG_USEC", c.usec)
+		t.Setenv("WATCHDOG_PID", c.pid)
+		if got := (Notifier{}).AliveEvery(); got != c.want {
+			t.Errorf("WATCHDOG_USEC=%s WATCHDOG_PID=%s: every %s, want %s", c.usec, c.pid, got, c.want)
 		}
 	}
 }

@@ -98,6 +98,13 @@ func (o *Observation) UnmarshalJSON(b []byte) error {
 type Cluster struct {
 	config.Cluster
 	Postgres Paces // instead of the embedded one
+	Monitor  Group // so too
+}
+
+// Group says which group of pg_auto_failover the cluster is.
+type Group struct {
+	Formation string
+	Group     int
 }
 
 // Paces say how often and how patiently a node is asked.
@@ -108,14 +115,16 @@ func ruled(c config.Cluster) Cluster {
 	out := config.DefaultCluster(c.Name)
 	out.Authority, out.Nodes, out.Inventory, out.Policy, out.Pools = c.Authority, c.Nodes, c.Inventory, c.Policy, c.Pools
 	out.Patroni.Scope, out.Patroni.Namespace = c.Patroni.Scope, c.Patroni.Namespace
-	out.Postgres = config.Postgres{}
+	out.Postgres, out.Monitor = config.Postgres{}, config.Monitor{}
 	p := c.Postgres
-	return Cluster{out, Paces{p.Interval, p.ConnectTimeout, p.QueryTimeout, p.LoginEvery}}
+	return Cluster{out, Paces{p.Interval, p.ConnectTimeout, p.QueryTimeout, p.LoginEvery}, Group{c.Monitor.Formation, c.Monitor.Group}}
 }
 
 // Config is the configuration; what was left out has its default, or is zero.
 func (c Cluster) Config() config.Cluster {
 	out := c.Cluster
+	out.Monitor = config.DefaultCluster(c.Name).Monitor
+	out.Monitor.Formation, out.Monitor.Group = c.Monitor.Formation, c.Monitor.Group
 	out.Postgres = config.Postgres{
 		Interval: c.Postgres.Interval, ConnectTimeout: c.Postgres.ConnectTimeout, QueryTimeout: c.Postgres.QueryTimeout, LoginEvery: c.Postgres.LoginEvery,
 	}

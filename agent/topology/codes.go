@@ -85,17 +85,22 @@ var Codes = []CodeInfo{
 	{
 		CodeMaintenance, SeverityInfo, SessionsKeep, true, "the maintenance ends",
 		nil,
-		"An operator has taken the node out.",
+		"An operator has taken the node out, here or at pg_auto_failover's monitor.",
 	},
 	{
 		CodeFenced, SeverityError, SessionsEnd, false, "the node is the one that is named, or restarts as a standby",
 		[]string{"leader_gap"},
-		"The node is writable although another node is the writer, or its leader key has been gone for too long. Its sessions end.",
+		"The node is writable although another node is the writer, its leader key has been gone for too long, or the monitor's goal for it takes no writes. Its sessions end.",
 	},
 	{
 		CodeTwoWriters, SeverityError, SessionsEnd, false, "one of them stops being writable",
 		[]string{"kill_after"},
 		"Several nodes are writable on the highest timeline and no authority says which is right. None of them gets writes.",
+	},
+	{
+		CodeTwoGoals, SeverityError, SessionsEnd, false, "the monitor assigns a state that takes writes to one node alone",
+		nil,
+		"The monitor of pg_auto_failover assigns states that take writes to several nodes of the group. None of them gets writes.",
 	},
 	{
 		CodeRefused, SeverityError, SessionsEnd, false, "the node answers",
@@ -115,7 +120,7 @@ var Codes = []CodeInfo{
 	{
 		CodeNoLeader, SeverityError, SessionsKeep, false, "the leader key is back, or leader_gap is over",
 		[]string{"leader_gap"},
-		"The leader key is absent, confirmed by a consistent read. No new sessions; the existing ones end when another is named or after leader_gap.",
+		"The leader key is absent, confirmed by a consistent read, or the monitor assigns writes to nobody that is known. No new sessions; the existing ones end when another is named or after leader_gap.",
 	},
 	{
 		CodeStarting, SeverityWarn, SessionsKeep, false, "the server answers a question",
@@ -126,6 +131,11 @@ var Codes = []CodeInfo{
 		CodeWrongRole, SeverityInfo, SessionsKeep, true, "the node's role changes",
 		nil,
 		"The node's role does not fit the pool: a standby in a write pool, or the primary in a read pool.",
+	},
+	{
+		CodeAssigned, SeverityInfo, SessionsKeep, true, "the monitor assigns the state secondary and the node confirms it",
+		nil,
+		"The state that pg_auto_failover's monitor assigns to the node is none in which it serves this pool, or the monitor does not know the node. Sessions end where the state belongs to a former primary.",
 	},
 	{
 		CodeReadOnly, SeverityWarn, SessionsEnd, false, "default_transaction_read_only is off",
@@ -140,7 +150,7 @@ var Codes = []CodeInfo{
 	{
 		CodePromoting, SeverityInfo, SessionsEnd, false, "the node leaves recovery",
 		nil,
-		"The authority names the node, which is not writable yet.",
+		"The authority names the node, which is not writable yet; or it is writable before the monitor says that its promotion is over.",
 	},
 	{
 		CodeSessionMismatch, SeverityWarn, SessionsEnd, false, "the leader key and the member key have one session",

@@ -9,6 +9,7 @@ type SourceKind string
 const (
 	SourcePostgres SourceKind = "postgres" // direct SQL probe of one node; Name is the node
 	SourceConsul   SourceKind = "consul"   // Patroni's keys in Consul; Name is the scope
+	SourceMonitor  SourceKind = "monitor"  // pg_auto_failover's monitor; Name is formation/group
 	SourceFile     SourceKind = "file"     // nodes of the config or an inventory file; Name is the file
 	SourceLocal    SourceKind = "local"    // the agent about itself
 )
@@ -40,6 +41,9 @@ type Observation struct {
 	Probe     *Probe     // SourcePostgres
 	Nodes     *NodeList  // sources of nodes
 	Authority *Authority // SourceConsul and other authorities
+	// Documents come beside an Authority. No rule reads them and they may be large,
+	// so no recording has them.
+	Documents *Documents `json:"-"`
 	Local     *Local     // SourceLocal
 	Port      *PortOpen  // SourcePostgres: a pool's own port works
 }
@@ -163,9 +167,11 @@ type NodeList struct {
 
 // Node is a server of a cluster, by configuration or as an authority lists it.
 type Node struct {
-	Name    string            `json:"name"`
-	Address Address           `json:"address"`
-	Tags    map[string]string `json:"tags"`
+	Name    string  `json:"name"`
+	Address Address `json:"address"`
+	// HostName is the DNS name that Address was found by; empty: it was given so.
+	HostName string            `json:"host_name,omitempty"`
+	Tags     map[string]string `json:"tags"`
 }
 
 // Tag names with a meaning of their own (Patroni's).
@@ -174,6 +180,10 @@ const (
 	TagNoFailover    = "nofailover"
 	TagReplicateFrom = "replicatefrom" // the node's upstream
 )
+
+// TagNodeCluster names the read-replica cluster of pg_auto_failover that a node
+// belongs to, when it is not the main one.
+const TagNodeCluster = "nodecluster"
 
 // Tags of our own.
 const (
@@ -211,6 +221,8 @@ type Authority struct {
 	SyncMode        string   // "", "sync", "quorum"
 	SyncStandbys    []string
 	Members         []Member
+	// Monitor is set by authorities that assign a state to each node.
+	Monitor *Monitor
 }
 
 // Member is a node as Patroni describes it.
@@ -223,6 +235,9 @@ type Member struct {
 	Address  Address           `json:"address"`
 	APIURL   string            `json:"api_url,omitempty"`
 	Tags     map[string]string `json:"tags,omitempty"`
+	// Application is the application_name by which its upstream knows it; empty: Name.
+	Application string      `json:"application,omitempty"`
+	Assigned    *Assignment `json:"assigned,omitempty"` // by a Monitor
 }
 
 // Local is what the agent found out about itself.

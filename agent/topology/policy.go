@@ -9,6 +9,7 @@ type AuthorityKind string
 const (
 	AuthorityNone    AuthorityKind = "none"
 	AuthorityPatroni AuthorityKind = "patroni"
+	AuthorityMonitor AuthorityKind = "pg_auto_failover" // its monitor
 )
 
 // Mode of a pool.

@@ -103,6 +103,8 @@ const (
 	CodeWritesStalled    Code = "writes_stalled"
 	CodeWritesBlocked    Code = "writes_blocked"
 	CodeForeignKey       Code = "foreign_key"
+	CodeAssigned         Code = "assigned"
+	CodeTwoGoals         Code = "two_goals"
 )
 
 // Reason is one cause of a verdict.

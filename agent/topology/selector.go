@@ -33,6 +33,11 @@ func ParseSelector(s string) (Selector, error) {
 	return sel, nil
 }
 
+// Names reports whether a term speaks of a tag.
+func (s Selector) Names(tag string) bool {
+	return slices.ContainsFunc(s.terms, func(t term) bool { return t.key == tag })
+}
+
 // splitTerms cuts at commas that stand outside of parentheses.
 func splitTerms(s string) []string {
 	if strings.TrimSpace(s) == "" {

@@ -10,7 +10,8 @@ import (
 type Snapshot struct {
 	Cluster string `json:"cluster"`
 	// Generation counts decisions that differ. It changes only when a verdict, a
-	// weight, an address or a reason code does; lags and ages do not move it.
+	// weight, an address, a reason code or the words of a maintenance do; lags and
+	// ages do not move it.
 	Generation uint64 `json:"generation"`
 	// Urgent is the generation of the last change that sinks must not settle: a
 	// writer gained or lost, a node down, maintenance.
@@ -148,6 +149,10 @@ type Facts struct {
 	Nodes     map[string]NodeFacts
 	Sources   []SourceFacts // by kind and name
 	Authority *Authority    // last picture, nil before the first
+	// AuthoritySource is who gave it, and Documents what came beside it, nil before
+	// the first.
+	AuthoritySource SourceID
+	Documents       *Documents
 }
 
 // NodeFacts is what is known of one node.

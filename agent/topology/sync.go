@@ -16,9 +16,22 @@ func (a *Authority) SyncRole(standby string) Role {
 	return RoleSync
 }
 
+// Application is the application_name by which a node's upstream knows it: its
+// name, unless the authority says otherwise.
+func (a *Authority) Application(node string) string {
+	if a == nil {
+		return node
+	}
+	for i := range a.Members {
+		if m := &a.Members[i]; m.Name == node && m.Application != "" {
+			return m.Application
+		}
+	}
+	return node
+}
+
 // SyncRole is a writer's own view of a standby's part in commits, RoleAny without
-// one. It knows standbys by their application_name, which Patroni sets to the
-// member's name; one that is still catching up has no part yet.
+// one. It knows standbys by their application_name, see Application; one that is still catching up has no part yet.
 func (p *Probe) SyncRole(standby string) Role {
 	if p == nil {
 		return RoleAny

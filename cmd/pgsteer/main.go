@@ -24,7 +24,9 @@ type cli struct {
 	Schema         schemaCmd    `cmd:"" help:"Print a JSON Schema of the configuration file, for editors with a YAML language server."`
 	Status         statusCmd    `cmd:"" help:"Show what the running agent has decided."`
 	Explain        explainCmd   `cmd:"" help:"Show why a node has its verdict, by which evidence, and what would change it."`
+	Check          checkCmd     `cmd:"" help:"Say by exit code whether a node may take sessions in a pool: for HAProxy's external-check, Consul's script checks, and shells."`
 	Render         renderCmd    `cmd:"" help:"Print the files that the configuration's templates give for the running agent's nodes."`
+	Doctor         doctorCmd    `cmd:"" help:"Look at everything around pgsteer: rights, ports, versions, files, clocks; say what is wrong and what to do."`
 	Simulate       simulateCmd  `cmd:"" help:"Play scenario files against the rules: what would pgsteer do if …"`
 	Record         recordCmd    `cmd:"" help:"Write down what the running agent sees of a cluster, as a scenario for simulate."`
 	EnvoyBootstrap bootstrapCmd `cmd:"" name:"envoy-bootstrap" help:"Print a bootstrap file for an Envoy that subscribes to this agent."`
@@ -37,7 +39,7 @@ type streams struct {
 	out, err io.Writer
 }
 
-func main() { os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr})) }
+func main() { os.Exit(run(asCheck(os.Args), streams{os.Stdout, os.Stderr})) }
 
 // run is the whole program but for the process's exit; tests call it.
 func run(args []string, std streams) int {

@@ -40,6 +40,35 @@ second signal ends it at once. SIGHUP, and a change of the configuration file, r
 ` + "`Type=notify` with `ExecReload=/bin/kill -HUP $MAINPID`, or from systemd 253 on `Type=notify-reload`" + `: the start is over when every listener is bound and every cluster has been decided once, be it that
 everything is undecided; a database or Consul that is away keeps no unit from starting. This page is generated from the
 program's help.
+
+## pgsteer check in HAProxy, Consul and shells
+
+` + "`check`" + ` asks the running agent over its socket and ends with 0 or, when the check fails, with 1 (` + "`--code`" + `), within a second
+(` + "`--timeout`" + `). It needs no PATH, no HOME, and dies on SIGTERM.
+
+* **HAProxy**: agent-check is better, since it can drain and costs no process; ` + "`external-check`" + ` is for proxies that allow nothing else.
+  HAProxy gives its command no argument, so the program is called by a link named ` + "`pgsteer-check`" + `, and asks about the backend
+  ` + "`be_CLUSTER_POOL`" + ` and the server that stand in its environment. It prints nothing then. ` + "`global`" + ` needs ` + "`external-check`" + ` and
+  ` + "`insecure-fork-wanted`" + `, and may have no ` + "`chroot`" + `, or every server is down without a word; ` + "`pgsteer doctor`" + ` looks for that.
+
+  ` + "```" + `
+  ln -s /usr/local/bin/pgsteer /usr/local/bin/pgsteer-check
+  backend be_main_primary
+    option external-check
+    external-check command /usr/local/bin/pgsteer-check
+    default-server check inter 2s fall 2 rise 1 on-marked-down shutdown-sessions
+  ` + "```" + `
+
+  For other flags, such as ` + "`--unknown pass --drain pass`" + ` in a read pool, a script takes the link's place. The ` + "`exec`" + ` matters: HAProxy ends
+  the script alone, and what it left behind would pile up.
+
+  ` + "```" + `
+  #!/bin/sh
+  exec /usr/local/bin/pgsteer check --unknown pass --drain pass
+  ` + "```" + `
+
+* **Consul**: ` + "`\"args\": [\"pgsteer\", \"check\", \"main/primary/n1\", \"--code\", \"2\"], \"interval\": \"2s\", \"timeout\": \"2s\"`" + `; Consul takes 1 for a warning, which still passes.
+* **Shells**: ` + "`pgsteer check main/primary/n1 -q && …`" + `; ` + "`-o json`" + ` has verdict, weight, reasons and ` + "`passes`" + `.
 `)
 	parser, err := newParser()
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"time"
 
@@ -67,16 +66,16 @@ func (c *recordCmd) Run(ctx context.Context, std streams) error {
 
 // read asks the agent and follows its answer.
 func (c *recordCmd) read(ctx context.Context, std streams) (*record.Session, error) {
-	target := (&url.URL{Scheme: "http", Host: c.Address, Path: tap.Path + c.Cluster}).String()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url(tap.Path+c.Cluster), nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent at %s: %w", c.Address, err)
 	}
-	transport := &http.Transport{ResponseHeaderTimeout: 5 * time.Second}
+	transport := c.transport()
+	transport.ResponseHeaderTimeout = 5 * time.Second
 	defer transport.CloseIdleConnections()
 	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask the agent at %s: %w; is it running, and is listen.status that address?", c.Address, err)
+		return nil, c.absent(err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {

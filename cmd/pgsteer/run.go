@@ -103,6 +103,6 @@ func (c *validateCmd) Run(std streams) error {
 	if err := agent.Check(cfg); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.out, "%s is good: %d clusters, %d template groups\n", c.Config, len(cfg.Clusters), len(cfg.Templates))
+	_, err = fmt.Fprintf(std.out, "%s is good; clusters: %d, template groups: %d\n", c.Config, len(cfg.Clusters), len(cfg.Templates))
 	return err
 }

@@ -21,7 +21,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/internal/lab"
 	"github.com/pgsteer/pgsteer/internal/lab/labtest"
 	"github.com/pgsteer/pgsteer/watchers/pgtest"
@@ -30,7 +29,7 @@ import (
 var update = flag.Bool("update", false, "write the generated page of the manual anew")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"pgsteer": main})
+	testscript.Main(m, map[string]func(){"pgsteer": main, checkProgram: main})
 }
 
 // patience bounds every wait for something that must come.
@@ -168,10 +167,9 @@ func occupy(ts *testscript.TestScript, _ bool, args []string) {
 
 // node ADDRESS ROLE [PASSWORD] starts a scripted PostgreSQL.
 func newNode(ts *testscript.TestScript, _ bool, args []string) {
-	p := topology.Probe{InRecovery: topology.No, ReadOnly: topology.No, SystemID: 7, Timeline: 1, WriteLSN: 100}
+	p := writerProbe
 	if args[1] == "replica" {
-		p = topology.Probe{InRecovery: topology.Yes, ReadOnly: topology.Yes, SystemID: 7, Timeline: 1, ReplayLSN: 100, Upstream: topology.Yes}
-		p.Receiver = topology.Receiver{Running: topology.Yes, Streaming: topology.Yes, Timeline: 1, LatestEnd: 100}
+		p = standbyProbe
 	}
 	s := pgtest.New(pgtest.State{Probe: p, Password: strings.Join(args[2:], "")})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -37,6 +37,8 @@ type Options struct {
 	Events []string
 	// Calm is the time between two events; zero: 4 s.
 	Calm time.Duration
+
+	beside func(context.Context, *stage) error // starts what a benchmark compares with
 }
 
 // Events are the events of a full run, in order.
@@ -110,6 +112,11 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 		return nil, err
 	}
 	defer s.down()
+	if o.beside != nil {
+		if err := o.beside(ctx, s); err != nil {
+			return nil, err
+		}
+	}
 	return s.play(ctx)
 }
 

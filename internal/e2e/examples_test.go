@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/internal/lab"
 )
@@ -44,7 +45,7 @@ func TestExampleHAProxy(t *testing.T) {
 		})
 	}
 
-	f.exampleConfig()
+	f.exampleConfig("")
 	f.up()
 	f.exampleHAProxy()
 	if got := f.reached(f.write); got != f.node("n1").Port() {
@@ -60,9 +61,39 @@ func TestExampleHAProxy(t *testing.T) {
 	if now := f.worker(); now != worker {
 		t.Errorf("HAProxy's worker was %d and is %d: it was reloaded", worker, now)
 	}
+	f.exampleNodes(worker)
+	old := f.sink("runtimeapi old workers of " + f.lab.SocketPath("haproxy-master.sock"))
+	if _, counted := old.Gauges["old_workers"]; old.State != status.SinkOK || !counted {
+		t.Errorf("old workers: %+v", old)
+	}
 }
 
-func (f *front) exampleConfig() {
+// exampleNodes takes n3 out of the example's file and puts it in again. HAProxy is
+// told at runtime.
+func (f *front) exampleNodes(worker int) {
+	f.t.Helper()
+	for i, drop := range []string{"n3", ""} {
+		f.exampleConfig(drop)
+		f.do(f.agent.Reload(f.t.Context()))
+		f.until("the nodes to change without a reload", func() bool {
+			s := f.sink("template haproxy")
+			return s.State == "applied" && s.Counters["runtime"] == uint64(i+1)
+		})
+		state, err := f.haproxy.Command(f.t.Context(), "show stat be_main_replica 4 -1")
+		out := !strings.Contains(state, "be_main_replica,n3,") || strings.Contains(state, "MAINT")
+		if err != nil || out != (drop == "n3") {
+			f.t.Errorf("without %q HAProxy has %s (%v)", drop, state, err)
+		}
+		if now := f.worker(); now != worker {
+			f.t.Errorf("HAProxy's worker was %d and is %d: it was reloaded", worker, now)
+		}
+	}
+	f.is("main", "replica", "n3", topology.Up, topology.CodeReplica)
+	f.until("n3 to serve again", func() bool { return f.reached(f.read) == f.node("n3").Port() })
+}
+
+// exampleConfig writes the example's file, without one node if it is named.
+func (f *front) exampleConfig(drop string) {
 	f.t.Helper()
 	text := example(f.t, "haproxy/pgsteer.yaml", map[string]string{
 		"10.0.0.1:5432": f.node("n1").Addr(), "10.0.0.2:5432": f.node("n2").Addr(), "10.0.0.3:5432": f.node("n3").Addr(),
@@ -72,6 +103,9 @@ func (f *front) exampleConfig() {
 		"/run/haproxy/admin.sock":  f.lab.SocketPath("admin.sock"),
 		"/run/haproxy-master.sock": f.lab.SocketPath("haproxy-master.sock"),
 	})
+	if drop != "" {
+		text = regexp.MustCompile(`(?m)^ +`+drop+`: .*\n`).ReplaceAllString(text, "")
+	}
 	f.configure("%s", text)
 }
 

@@ -46,6 +46,8 @@ type frontOptions struct {
 	inventory []string
 	// policy and replica are added to the cluster's policy and to its read pool.
 	policy, replica string
+	// top is added to the configuration as it is.
+	top string
 	// external leaves starting the agent to the test.
 	external func(*front)
 }
@@ -167,8 +169,8 @@ clusters:
     pools:
       primary: {mode: write, listen: %q}
       replica: {mode: read, listen: %q%s}
-%s`, f.cluster.ProbeUser(), f.password(f.cluster.Password(f.cluster.ProbeUser())), envoyHost,
-		nodes, f.o.policy, f.write, f.read, f.o.replica, templates)
+%s%s`, f.cluster.ProbeUser(), f.password(f.cluster.Password(f.cluster.ProbeUser())), envoyHost,
+		nodes, f.o.policy, f.write, f.read, f.o.replica, templates, f.o.top)
 }
 
 // list writes the inventory: these nodes.
@@ -217,7 +219,7 @@ func (f *front) startEnvoy() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.envoy, err = f.lab.Envoy(f.t.Context(), lab.EnvoyOptions{Bootstrap: xds.Bootstrap(xds.BootstrapOptions{Server: server})})
+	f.envoy, err = f.lab.Envoy(f.t.Context(), lab.EnvoyOptions{Bootstrap: xds.Bootstrap(xds.BootstrapOptions{Servers: []topology.Address{server}})})
 	if err != nil {
 		f.t.Fatal(err)
 	}

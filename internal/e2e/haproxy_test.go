@@ -122,18 +122,28 @@ func (f *front) freeze(tr mix) {
 	default:
 	}
 	tl := f.failover()
-	decided := tl.NewWritable.Add(f.sinceWritable(tl))
-	select {
-	case at := <-idle:
-		f.t.Logf("freeze: session to the old writer ended %s after the new one was writable, %s after the decision", at.Sub(tl.NewWritable), at.Sub(decided))
-	case <-time.After(5 * time.Second):
-		f.t.Errorf("a session to the frozen writer lives on 5 s after its successor was promoted; HAProxy says:\n%s", f.servers())
-	}
+	f.cut(idle, tl, 5*time.Second)
 	f.settled("freeze", tr, tl.NewWritable)
 	f.do(old.Thaw())
 	f.is("main", "primary", old.Name(), topology.Down, topology.CodeOldTimeline)
 	f.during(time.Second, "new sessions reach the new writer", func() bool { return f.reached(f.write) == f.writer().Port() })
 	f.rejoin(old)
+}
+
+// cut waits for the end of an idle session to a writer that has lost its role, and
+// fails the test when it comes later after the decision than that.
+func (f *front) cut(idle <-chan time.Time, tl lab.Timeline, within time.Duration) {
+	f.t.Helper()
+	decided := tl.NewWritable.Add(f.sinceWritable(tl))
+	select {
+	case at := <-idle:
+		f.t.Logf("the session to the old writer ended %s after the new one was writable, %s after the decision", at.Sub(tl.NewWritable), at.Sub(decided))
+		if late := at.Sub(decided); late > within {
+			f.t.Errorf("that is later than %s", within)
+		}
+	case <-time.After(5 * time.Second):
+		f.t.Errorf("a session to the old writer lives on 5 s after its successor was promoted; HAProxy says:\n%s", f.servers())
+	}
 }
 
 // sinceWritable is when pgsteer decided for the new writer, by its own record.

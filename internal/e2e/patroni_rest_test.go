@@ -84,6 +84,7 @@ func (p *restRig) calm() *lab.PatroniNode {
 func TestPatroniREST(t *testing.T) {
 	p := newRESTRig(t, "")
 	p.step("picture", p.testPicture)
+	p.step("documents", p.testDocuments)
 	p.step("switchover", p.testRESTSwitchover)
 	p.step("Patroni of the leader is killed", p.testPatroniKilled)
 	p.step("host of the leader is killed", p.testHostKilled)
@@ -93,6 +94,7 @@ func TestPatroniREST(t *testing.T) {
 func TestPatroniREST4(t *testing.T) {
 	p := newRESTRig(t, lab.Patroni4)
 	p.step("picture", p.testPicture)
+	p.step("documents", p.testDocuments)
 	p.step("switchover", p.testRESTSwitchover)
 	p.step("Patroni of the leader is killed", p.testPatroniKilled)
 }

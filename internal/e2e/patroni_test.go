@@ -15,6 +15,7 @@ import (
 func TestPatroni(t *testing.T) {
 	p := newPatroniRig(t)
 	p.step("members", p.testMembers)
+	p.step("documents", p.testDocuments)
 	p.step("switchover", p.testSwitchover)
 	p.step("leader key blinks", p.testBlink)
 	p.step("session of the leader is lost", p.testSessionLost)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -46,16 +47,36 @@ func (r reply) json() (m map[string]any) {
 // tell sends bytes on a connection of its own and reads until the server closes
 // it, which has to be soon: whoever keeps connections is asked to close this one.
 func tell(addr, raw string, patience time.Duration) reply {
+	return question{raw: raw}.putWithin(addr, "", patience)
+}
+
+// put asks a server with the question's manners.
+func (q question) put(addr, target string) reply { return q.putWithin(addr, target, 4*time.Second) }
+
+func (q question) putWithin(addr, target string, patience time.Duration) reply {
 	c, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {
 		return reply{}
 	}
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(c, raw); err != nil {
+	if q.tls != nil {
+		secure := q.tls.Clone()
+		secure.ServerName = "127.0.0.1"
+		c = tls.Client(c, secure)
+	}
+	if send := manners[q.manner]; send != nil {
+		return send(c, q.request(target))
+	}
+	if _, err := io.WriteString(c, q.request(target)); err != nil {
 		return reply{}
 	}
-	b, _ := io.ReadAll(io.LimitReader(c, 1<<20)) // what came before an error counts
+	return read(c)
+}
+
+// read reads until the server closes the connection. What comes before an error counts.
+func read(c net.Conn) reply {
+	b, _ := io.ReadAll(io.LimitReader(c, 1<<20))
 	return parseReply(b)
 }
 

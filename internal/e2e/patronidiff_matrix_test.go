@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"net/http"
@@ -53,6 +54,7 @@ var rows = map[string]string{
 	"M19":          "R RO H RD?",              // replica, Consul away
 	"M20":          "R RO H RD?",              // the same, the leader's position not known
 	"M21":          "R RO H RD?",              // the same, failsafe mode
+	"M21-sync":     "R RO H RD?",              // the same, synchronous standby
 	"M22":          "L SL RO H RD?",           // paused standby leader, Consul away
 	"M22-expired":  "H RD?",                   // standby leader, not paused, Consul away
 	"M23":          "",                        // Patroni does not run: no answer at all
@@ -119,6 +121,9 @@ type question struct {
 	short  bool     // pgsteer is asked on the short path
 	known  []string // rows of the manual whose words are about this question
 	body   bool     // what is compared is the body
+
+	tls    *tls.Config // nil: without TLS
+	manner string      // of manners; empty: as everybody
 }
 
 func (q question) request(target string) string {
@@ -199,11 +204,12 @@ var worded = map[string][]string{
 	"M22-expired": {"held-standby"},
 	"M23":         {"patroni-away"},
 	"hung":        {"hung"},
+	"silent":      {"silent-clients"},
 }
 
 // stored are the endpoints for which Patroni asks Consul, with the rows of the
 // manual that say what becomes of them without it. Each costs seconds then.
-var stored = map[string][]string{"/cluster": {"cluster-away"}, "/history": {"documents"}, "/config": {"documents"}}
+var stored = map[string][]string{"/cluster": {"cluster-away"}, "/history": {"documents"}, "/config": {"documents"}, "/failsafe": {"documents"}}
 
 // settleWithin is how long pgsteer may take to come to what Patroni shows.
 const settleWithin = 10 * time.Second
@@ -235,7 +241,7 @@ func (d *diffRig) compare(name string, all []question) {
 func (d *diffRig) round(name string, all []question) [][]result {
 	answers := make([][]result, len(all))
 	var g errgroup.Group
-	g.SetLimit(4)
+	g.SetLimit(5)
 	for i, q := range all {
 		g.Go(func() error {
 			answers[i] = d.once(name, q)
@@ -248,12 +254,16 @@ func (d *diffRig) round(name string, all []question) [][]result {
 
 // once asks Patroni and both agents the same.
 func (d *diffRig) once(name string, q question) (found []result) {
-	theirs := tell(d.node(q.ref).RESTAddr(), q.request(q.target), 4*time.Second)
+	theirs := q.put(d.node(q.ref).RESTAddr(), q.target)
 	for mode, r := range d.agents {
 		if mode == strict && !d.v4 {
 			continue // strict answers are held against those of Patroni 4
 		}
-		ours := tell(r.health, q.request(q.longPath()), 4*time.Second)
+		addr := r.health
+		if q.tls != nil {
+			addr = d.secure[mode]
+		}
+		ours := q.put(addr, q.longPath())
 		x := result{state: name, question: q, mode: mode, reason: ours.reason()}
 		if q.body {
 			found = append(found, d.fields(x, theirs, ours)...)

@@ -9,29 +9,31 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pgsteer/pgsteer/internal/lab"
 )
 
-// diffRig is a Patroni cluster and a standby cluster of it on one Consul, with two
-// agents beside them: one that answers as a release of Patroni does, and a strict one.
+// diffRig is a Patroni cluster and others beside it on one Consul, with two agents:
+// one that answers as a release of Patroni does, and a strict one.
 type diffRig struct {
-	t       *testing.T
-	whole   *testing.T
-	version string // of Patroni
-	v4      bool
-	lab     *lab.Lab
-	consul  *lab.Consul
-	main    *lab.Patroni
-	far     *lab.Patroni
-	agents  map[string]*rig // by mode
-	manual  []intended
-	want    map[string]string // rows of the present state, by node
-	gone    bool              // Consul is away
-	results []result
+	t        *testing.T
+	whole    *testing.T
+	release  string // of Patroni, as in lab.PatroniOptions
+	v4       bool
+	lab      *lab.Lab
+	consul   *lab.Consul
+	clusters map[string]*lab.Patroni // by scope; "main" is always there
+	agents   map[string]*rig         // by mode
+	secure   map[string]string       // addresses of the agents' listeners with TLS, by mode
+	identity identity
+	manual   []intended
+	want     map[string]string // rows of the present state, by node
+	gone     bool              // Consul is away
+	results  []result
 }
 
 // modes are the two ways in which an agent answers.
@@ -40,7 +42,7 @@ const (
 	compat = "compat"
 )
 
-// newDiffRig starts n1 of the main cluster alone, and the agents.
+// newDiffRig starts Consul.
 func newDiffRig(t *testing.T, release string) *diffRig {
 	t.Helper()
 	needs := []string{lab.NeedConsul, lab.NeedPatroni}
@@ -48,23 +50,50 @@ func newDiffRig(t *testing.T, release string) *diffRig {
 		needs[1] = lab.NeedPatroni4
 	}
 	r := newRig(t, needs...)
-	d := &diffRig{t: t, whole: t, version: cmp.Or(release, "3"), v4: release != "", lab: r.lab, manual: readManual(t), agents: map[string]*rig{strict: r}}
+	d := &diffRig{
+		t: t, whole: t, release: release, v4: release != "", lab: r.lab, manual: readManual(t), identity: newIdentity(t, r.lab.Dir()),
+		agents: map[string]*rig{strict: r, compat: r.beside()}, secure: map[string]string{strict: r.addr(), compat: r.addr()},
+		clusters: map[string]*lab.Patroni{},
+	}
 	var err error
 	d.consul, err = d.lab.Consul(t.Context())
 	d.do(err)
-	d.main, err = d.lab.Patroni(t.Context(), lab.PatroniOptions{
-		Consul: d.consul, Release: release, Nodes: 3, Idle: 2, Tags: map[string]map[string]any{
-			"n2": {"zone": "b", "weight": 10, "ratio": 1.4, "fast": true, "slow": false},
-			"n3": {"nofailover": true, "nosync": true},
-		},
-	})
-	d.do(err)
-	d.agents[compat] = r.beside()
-	for mode := range d.agents {
-		d.configure(mode, "main/n1")
-		d.agents[mode].up()
-	}
 	return d
+}
+
+// agentsUp starts the agents, beside the clusters that there are.
+func (d *diffRig) agentsUp() {
+	d.t.Helper()
+	for mode, r := range d.agents {
+		d.configure(mode, local)
+		r.up()
+	}
+}
+
+// begin starts clusters, all at once. The agents learn of them with the next local.
+func (d *diffRig) begin(all ...lab.PatroniOptions) {
+	d.t.Helper()
+	started := make([]*lab.Patroni, len(all))
+	var g errgroup.Group
+	for i, o := range all {
+		o.Consul, o.Release = d.consul, d.release
+		g.Go(func() (err error) {
+			started[i], err = d.lab.Patroni(d.t.Context(), o)
+			return err
+		})
+	}
+	d.do(g.Wait())
+	for i, o := range all {
+		d.clusters[o.Scope] = started[i]
+	}
+}
+
+// running waits until clusters have a leader and all their nodes run.
+func (d *diffRig) running(scopes ...string) {
+	d.t.Helper()
+	for _, s := range scopes {
+		d.do(d.clusters[s].WaitRunning(d.t.Context()))
+	}
 }
 
 // beside returns another rig in the same lab.
@@ -85,22 +114,23 @@ func (d *diffRig) configure(mode, local string) {
 	d.t.Helper()
 	r, as := d.agents[mode], strict
 	if mode == compat {
-		as = "patroni" + d.version[:1]
+		as = "patroni" + cmp.Or(d.release, "3")[:1]
 	}
 	const policy = `{return_after: 100ms, streaming_grace: 1s, paused_grace: 1s, lag_grace: 100ms, lag_return_after: 100ms,
       min_dwell: 100ms, slow_start: 0s, flap: {count: 0}}`
-	secret := d.main.Password(d.main.ProbeUser())
 	text := fmt.Sprintf(`state_dir: %s
 local: %s
 health: {compat: %s}
-listen: {agent_check: %q, health: %q, status: %q, xds: %q}
-consul: {address: "http://%s"}
-postgres: {user: %s, password_file: %q}
+listen: {agent_check: %q, health: %q, status: %q, xds: %q, health_tls: {address: %q, cert_file: %q, key_file: %q, client_ca_file: %[9]q}}
+consul: {address: "http://%[11]s"}
 clusters:
-  main: {authority: patroni, policy: %s}
-  far: {authority: patroni, policy: %s}
-`, filepath.Join(filepath.Dir(r.path), "state"), local, as, r.check, r.health, r.status, r.xds, d.consul.Addr(),
-		d.main.ProbeUser(), r.password(secret), policy, policy)
+`, filepath.Join(filepath.Dir(r.path), "state"), local, as, r.check, r.health, r.status, r.xds,
+		d.secure[mode], d.identity.certFile, d.identity.keyFile, d.consul.Addr())
+	for scope, c := range d.clusters {
+		secret := filepath.Join(filepath.Dir(r.path), scope+".pw")
+		d.do(os.WriteFile(secret, []byte(c.Password(c.ProbeUser())), 0o600))
+		text += fmt.Sprintf("  %s: {authority: patroni, postgres: {user: %s, password_file: %q}, policy: %s}\n", scope, c.ProbeUser(), secret, policy)
+	}
 	d.do(os.WriteFile(r.path+".new", []byte(text), 0o600))
 	d.do(os.Rename(r.path+".new", r.path))
 }
@@ -155,40 +185,31 @@ func (d *diffRig) until(what string, ok func() bool) {
 
 // node finds a node by "main/n1".
 func (d *diffRig) node(ref string) *lab.PatroniNode {
-	cluster, name, _ := strings.Cut(ref, "/")
-	if cluster == "far" {
-		return d.far.Node(name)
-	}
-	return d.main.Node(name)
+	scope, name, _ := strings.Cut(ref, "/")
+	return d.clusters[scope].Node(name)
 }
 
 // nodes does the same to several nodes at once.
 func (d *diffRig) nodes(refs []string, do func(*lab.PatroniNode) error) {
 	d.t.Helper()
-	errs := make([]error, len(refs))
-	var wg sync.WaitGroup
-	for i, ref := range refs {
-		wg.Go(func() { errs[i] = do(d.node(ref)) })
+	var g errgroup.Group
+	for _, ref := range refs {
+		g.Go(func() error { return do(d.node(ref)) })
 	}
-	wg.Wait()
-	for _, err := range errs {
-		d.do(err)
-	}
+	d.do(g.Wait())
 }
 
-// dynamic changes the dynamic configuration of both clusters.
-func (d *diffRig) dynamic(body string) {
+// dynamic changes the dynamic configuration of a cluster.
+func (d *diffRig) dynamic(scope, body string) {
 	d.t.Helper()
-	for _, ref := range []string{"main/n1", "far/n1"} {
-		_, err := d.node(ref).REST(d.t.Context(), http.MethodPatch, "/config", body)
-		d.do(err)
-	}
+	_, err := d.node(scope+"/n1").REST(d.t.Context(), http.MethodPatch, "/config", body)
+	d.do(err)
 }
 
 // tag replaces a node's tags.
 func (d *diffRig) tag(ref string, tags map[string]any) {
 	d.t.Helper()
-	d.do(d.node(ref).Reconfigure(d.t.Context(), func(c map[string]any) { c["tags"] = tags }))
+	d.do(d.node(ref).Reconfigure(func(c map[string]any) { c["tags"] = tags }))
 }
 
 // exec runs statements as superuser.
@@ -233,15 +254,21 @@ func (d *diffRig) consulAsk(method, path, body string, into any) bool {
 	return r.status == http.StatusOK && !strings.HasPrefix(string(r.body), "false") && (into == nil || json.Unmarshal(r.body, into) == nil)
 }
 
+// leaderKey is a cluster's leader key, without a session when there is none.
+func (d *diffRig) leaderKey(scope string) entry {
+	var keys []entry
+	if !d.consulAsk(http.MethodGet, "kv/service/"+scope+"/leader", "", &keys) || len(keys) == 0 {
+		return entry{}
+	}
+	return keys[0]
+}
+
 // touch changes the flags of the leader keys, which means nothing to Patroni and
 // makes pgsteer read all keys now, not within its ten seconds.
 func (d *diffRig) touch() {
-	for _, scope := range []string{"main", "far"} {
-		var keys []entry
-		if !d.consulAsk(http.MethodGet, "kv/service/"+scope+"/leader", "", &keys) || keys[0].Session == "" {
-			continue
+	for scope := range d.clusters {
+		if e := d.leaderKey(scope); e.Session != "" {
+			d.consulAsk(http.MethodPut, fmt.Sprintf("kv/%s?acquire=%s&flags=%d", e.Key, e.Session, e.Flags+1), string(e.Value), nil)
 		}
-		e := keys[0]
-		d.consulAsk(http.MethodPut, fmt.Sprintf("kv/%s?acquire=%s&flags=%d", e.Key, e.Session, e.Flags+1), string(e.Value), nil)
 	}
 }

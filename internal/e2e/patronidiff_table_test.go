@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"cmp"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -51,7 +50,7 @@ func readManual(t *testing.T) (all []intended) {
 	if len(all) < 30 {
 		t.Fatalf("only %d rows of the manual's table are read", len(all))
 	}
-	for _, named := range []map[string][]string{worded, wordedRaw, stored} {
+	for _, named := range []map[string][]string{worded, wordedRaw, wordedManner, stored} {
 		for at, ids := range named {
 			for _, id := range ids {
 				if !slices.ContainsFunc(all, func(m intended) bool { return m.id == id }) {
@@ -113,8 +112,8 @@ func endpoint(path string) bool {
 
 // like matches a text with a pattern in which * stands for any text.
 func like(pattern, text string) bool {
-	begin, rest, any := strings.Cut(pattern, "*")
-	if !any || !strings.HasPrefix(text, begin) {
+	begin, rest, open := strings.Cut(pattern, "*")
+	if !open || !strings.HasPrefix(text, begin) {
 		return text == pattern
 	}
 	for i := len(begin); i <= len(text); i++ {
@@ -167,6 +166,7 @@ type result struct {
 	question
 
 	state, mode   string
+	node          string // row of the node that was asked, if the field is another's
 	key           string // of the body
 	patroni, ours string
 	reason        string // pgsteer's
@@ -202,35 +202,4 @@ func (d *diffRig) judge(found []result) {
 			d.t.Errorf("%s: %s (%s), %s: Patroni %s, pgsteer %s (%s)", x.mode, x.ref, x.row, x.topic, x.patroni, x.ours, x.reason)
 		}
 	}
-}
-
-// print writes the whole comparison: a line for each state, node and mode, with
-// what is not equal. It ends with a count.
-func (d *diffRig) print() {
-	lines := map[string][]string{}
-	var order []string
-	count := map[string]int{}
-	for _, x := range d.results {
-		key := fmt.Sprintf("%-44s %-8s %-5s %-6s", x.state, x.ref, x.row, x.mode)
-		if _, ok := lines[key]; !ok {
-			order = append(order, key)
-			lines[key] = nil
-		}
-		switch {
-		case x.equal():
-			count["equal"]++
-		case x.unlisted():
-			count["UNLISTED"]++
-			lines[key] = append(lines[key], fmt.Sprintf("%s UNLISTED(%s/%s)", x.topic, x.patroni, x.ours))
-		default:
-			count["listed"]++
-			lines[key] = append(lines[key], x.topic+" "+x.id)
-		}
-	}
-	var b strings.Builder
-	for _, key := range order {
-		slices.Sort(lines[key])
-		fmt.Fprintf(&b, "%s %s\n", key, cmp.Or(strings.Join(lines[key], ", "), "equal"))
-	}
-	d.whole.Logf("%d answers equal, %d differences listed, %d UNLISTED\n%s", count["equal"], count["listed"], count["UNLISTED"], b.String())
 }

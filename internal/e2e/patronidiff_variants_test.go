@@ -2,10 +2,8 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,6 +43,7 @@ var raws = map[string]string{
 	"DELETE":                    "DELETE /primary HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n",
 	"another version of HTTP":   "GET /primary HTTP/2.0\r\nHost: node\r\n\r\n",
 	"a line that is no request": "hello\r\n\r\n",
+	"two at once":               "GET /primary HTTP/1.1\r\nHost: node\r\n\r\nGET /health HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n",
 	"a fragment":                "GET /primary#top HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n",
 }
 
@@ -142,92 +141,4 @@ func (d *diffRig) lag() int64 {
 		return 0
 	}
 	return now - at
-}
-
-// moment is what everybody said of the way from one leader to another.
-type moment struct {
-	at       time.Time
-	writable bool
-	old, new map[string]bool // who says that it is the primary
-}
-
-// switchover moves the leader and looks at every moment of it: settled states are
-// compared exactly, this one by bounds.
-func (d *diffRig) switchover(from, to string) {
-	d.step(fmt.Sprintf("switchover %s to %s", from, to), func() {
-		_, name, _ := strings.Cut(to, "/")
-		done := make(chan error, 1)
-		go func() { done <- d.main.Switchover(d.whole.Context(), name) }()
-		var seen []moment
-		for end := time.Now().Add(patience); ; {
-			m := d.moment(from, to)
-			seen = append(seen, m)
-			if m.new[strict] && m.new[compat] && m.new["patroni"] || time.Now().After(end) {
-				break
-			}
-		}
-		d.do(<-done)
-		d.bounds(seen)
-	})
-}
-
-// moment asks for the new leader first: what it is told must hold when the other
-// questions are asked.
-func (d *diffRig) moment(from, to string) moment {
-	m := moment{at: time.Now(), old: map[string]bool{}, new: map[string]bool{}}
-	primary := func(ref, who string) bool {
-		addr, q := d.node(ref).RESTAddr(), question{ref: ref, target: "/primary"}
-		if r := d.agents[who]; r != nil {
-			addr, q.target = r.health, q.longPath()
-		}
-		return tell(addr, plain(http.MethodGet, q.target), time.Second).status == http.StatusOK
-	}
-	for _, who := range []string{strict, compat, "patroni"} {
-		m.new[who] = primary(to, who)
-		m.old[who] = primary(from, who)
-	}
-	m.writable = d.text(to, "SELECT (NOT pg_is_in_recovery())::text") == "true"
-	return m
-}
-
-// bounds holds a switchover against what must be: never two primaries and never
-// one before it takes writes, out no later than Patroni, in soon after it.
-func (d *diffRig) bounds(seen []moment) {
-	d.t.Helper()
-	when := func(of func(moment) bool, last bool) time.Time {
-		all := slices.Clone(seen)
-		if last {
-			slices.Reverse(all)
-		}
-		for _, m := range all {
-			if of(m) {
-				return m.at
-			}
-		}
-		return time.Time{}
-	}
-	for _, m := range seen {
-		if m.new[strict] && (m.old[strict] || !m.writable) {
-			d.t.Errorf("strict at %s: the new leader is primary, so is the old: %t, the new one takes writes: %t", m.at, m.old[strict], m.writable)
-		}
-	}
-	out, in := map[string]time.Time{}, map[string]time.Time{}
-	for _, who := range []string{strict, compat, "patroni"} {
-		out[who] = when(func(m moment) bool { return m.old[who] }, true)
-		in[who] = when(func(m moment) bool { return m.new[who] }, false)
-		d.t.Logf("%s: out %s, in %s after the first question", who, out[who].Sub(seen[0].at), in[who].Sub(seen[0].at))
-	}
-	const slack = time.Second // of asking in turn on a busy machine
-	if late := out[strict].Sub(out["patroni"]); late > slack {
-		d.t.Errorf("strict: the old leader is out %s after Patroni says so", late)
-	}
-	if late := out[compat].Sub(out["patroni"]); late > slack {
-		d.t.Errorf("compat: the old leader is out %s after Patroni says so", late)
-	}
-	writable := when(func(m moment) bool { return m.writable }, false)
-	for _, mode := range []string{strict, compat} {
-		if late := in[mode].Sub(writable); in[mode].IsZero() || late > 3*time.Second {
-			d.t.Errorf("%s: the new leader is in %s after it takes writes", mode, late)
-		}
-	}
 }

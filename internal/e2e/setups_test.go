@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,7 @@ func TestSetupsHAProxy(t *testing.T) {
 	s := newSetups(t, lab.NeedHAProxy)
 	asks := map[string]form{} // by the listener's address
 	s.haproxyFile(asks)
+	s.haproxyConfd(asks)
 	s.haproxyForms(asks)
 	s.routes(asks, "n1", "n2")
 	s.switchover("n2")
@@ -104,11 +106,8 @@ func (s *setups) haproxyFile(asks map[string]form) {
 type form struct{ role, check string }
 
 // forms are the ways to write a check in HAProxy: those of before 2.2, where the
-// request stands in one line, and those of today. The first two are what confd
-// renders with Patroni's template.
+// request stands in one line, and those of today.
 var forms = []form{
-	{"primary", "option httpchk HEAD /primary"},
-	{"replica", "option httpchk HEAD /replica"},
 	{"primary", "option httpchk"},
 	{"primary", "option httpchk OPTIONS /primary"},
 	{"primary", "option httpchk /master"},
@@ -168,20 +167,10 @@ func (s *setups) routes(asks map[string]form, primary, replica string) {
 	s.t.Logf("all %d listeners obey after %s", len(asks), time.Since(begin))
 }
 
-// kubelet is a probe as the kubelet sends it.
-const kubelet = "GET %s HTTP/1.1\r\nHost: 10.1.2.3:8008\r\nUser-Agent: kube-probe/1.31\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-
-// TestSetupsProbes: the kubelet, curl and wget.
+// TestSetupsProbes: curl and wget.
 func TestSetupsProbes(t *testing.T) {
 	t.Parallel()
 	s := newSetups(t)
-	for _, path := range []string{"/liveness", "/readiness"} {
-		for node, addr := range s.health {
-			s.until(fmt.Sprintf("the kubelet's %s of %s to be answered well", path, node), func() bool { // a lag is known after two probes
-				return tell(addr, fmt.Sprintf(kubelet, path), 2*time.Second).status == http.StatusOK
-			})
-		}
-	}
 	none := s.addr() // nobody listens there
 	for _, x := range []struct {
 		name    string
@@ -213,11 +202,11 @@ func TestSetupsProbes(t *testing.T) {
 				{"http://" + s.health["n1"] + "/replica", x.no},
 				{"http://" + s.health["n2"] + "/primary", x.no},
 			} {
-				if code, out := run(t, append(x.command[:len(x.command):len(x.command)], q.url)...); code != q.code {
+				if code, out := run(t, append(slices.Clip(x.command), q.url)...); code != q.code {
 					t.Errorf("%s exits with %d, want %d: %s", q.url, code, q.code, out)
 				}
 			}
-			if code, _ := run(t, append(x.command[:len(x.command):len(x.command)], "http://"+none+"/primary")...); code == 0 {
+			if code, _ := run(t, append(slices.Clip(x.command), "http://"+none+"/primary")...); code == 0 {
 				t.Error("nobody listens, and that is good")
 			}
 		})

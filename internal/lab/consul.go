@@ -26,6 +26,9 @@ type ConsulOptions struct {
 	// CertFile and KeyFile have it speak HTTPS as well. With CAFile, clients need
 	// a certificate that it signed.
 	CertFile, KeyFile, CAFile string
+	// ScriptChecks has it run programs as checks: whoever reaches its port may then
+	// run programs as this user.
+	ScriptChecks bool
 	// Join makes it a client agent of that server, without data of its own. As
 	// every client agent it leaves when it is stopped, so that the catalog loses
 	// its node and services until it is back.
@@ -108,6 +111,9 @@ func (c *Consul) writeConfig(server int) error {
 	}
 	if c.o.ACL {
 		config["acl"] = m{"enabled": true, "default_policy": "deny", "tokens": m{"initial_management": consulToken}}
+	}
+	if c.o.ScriptChecks {
+		config["enable_script_checks"] = true
 	}
 	if c.o.CertFile != "" {
 		ports["https"] = c.https

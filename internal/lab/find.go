@@ -16,6 +16,8 @@ const (
 	NeedPatroni   = "patroni"
 	NeedEnvoy     = "envoy"
 	NeedPgBouncer = "pgbouncer"
+
+	NeedAutoFailover = "pg_auto_failover"
 )
 
 // consulVersion and envoyVersion must agree with scripts/setup.
@@ -60,6 +62,8 @@ func Available(server string) error {
 		_, err = findEnvoy()
 	case NeedPgBouncer:
 		_, err = findPgBouncer()
+	case NeedAutoFailover:
+		_, _, err = findAutoFailover()
 	default:
 		err = fmt.Errorf("lab: no server is called %q", server)
 	}
@@ -98,6 +102,25 @@ func findPatroni() (string, error) {
 		return "", err
 	}
 	return findProgram("Patroni", "scripts/setup test", "/usr/bin/patroni")
+}
+
+// findAutoFailover returns pg_autoctl and the folder of the programs of the newest
+// PostgreSQL that has the monitor's extension.
+func findAutoFailover() (program, bin string, err error) {
+	const how = "scripts/setup test"
+	libs, _ := filepath.Glob("/usr/lib/postgresql/*/lib/pgautofailover.so") // the pattern is valid
+	best := 0
+	for _, p := range libs {
+		home := filepath.Dir(filepath.Dir(p))
+		if major, err := strconv.Atoi(filepath.Base(home)); err == nil && major > best && executable(filepath.Join(home, "bin", "postgres")) {
+			best, bin = major, filepath.Join(home, "bin")
+		}
+	}
+	if bin == "" {
+		return "", "", &Missing{What: "pg_auto_failover's extension", How: how}
+	}
+	program, err = findProgram("pg_autoctl", how, "/usr/bin/pg_autoctl", filepath.Join(bin, "pg_autoctl"))
+	return program, bin, err
 }
 
 func findPgBouncer() (string, error) {

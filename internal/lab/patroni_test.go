@@ -70,7 +70,7 @@ func TestPatroniGates(t *testing.T) {
 	archive := func(config map[string]any) {
 		config["postgresql"].(map[string]any)["recovery_conf"] = map[string]any{"restore_command": n2.RestoreCommand()}
 	}
-	if err := errors.Join(n2.Reconfigure(ctx, archive), n2.Hold(lab.GateRestore), n2.Start(ctx)); err != nil {
+	if err := errors.Join(n2.Reconfigure(archive), n2.Hold(lab.GateRestore), n2.Start(ctx)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "n2 waits for its archive", func() bool { return n2.Postgres().PID() != 0 && rest(ctx, t, n2).State == "starting" })

@@ -1,15 +1,14 @@
 package lab
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // Gate is a point at which a PatroniNode can be made to stand still, so that a
@@ -89,7 +88,7 @@ func (n *PatroniNode) script(path, text string) error {
 // Reconfigure changes the node's configuration file and has Patroni read it, at
 // once if it runs, else with its next start. It returns before Patroni obeys,
 // which it does within loop_wait.
-func (n *PatroniNode) Reconfigure(ctx context.Context, change func(config map[string]any)) error {
+func (n *PatroniNode) Reconfigure(change func(config map[string]any)) error {
 	b, err := os.ReadFile(n.ConfigFile())
 	if err != nil {
 		return fmt.Errorf("lab: patroni %s/%s: %w", n.c.scope, n.name, err)
@@ -108,6 +107,9 @@ func (n *PatroniNode) Reconfigure(ctx context.Context, change func(config map[st
 	if !n.process().usable() {
 		return nil
 	}
-	_, err = n.REST(ctx, http.MethodPost, "/reload", "")
-	return err
+	// Not over REST, which may be what is changed.
+	if err := n.process().cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		return fmt.Errorf("lab: patroni %s/%s: having it read %s: %w", n.c.scope, n.name, n.ConfigFile(), err)
+	}
+	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/coreos/go-systemd/v22/dbus"
 )
 
 // Applier keeps groups of files as they should be. Make it with New.
@@ -25,6 +27,9 @@ func New(o Options) (*Applier, error) {
 	}
 	if o.Runner == nil {
 		o.Runner = &Exec{}
+	}
+	if o.Bus == nil {
+		o.Bus = dbus.NewSystemConnectionContext
 	}
 	if o.SettleMin <= 0 {
 		o.SettleMin = 200 * time.Millisecond

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+
+	"github.com/pgsteer/pgsteer/agent/haproxycli"
 )
 
 // rejection is the check's word that a text is wrong.
@@ -25,6 +27,9 @@ func (w *worker) apply(ctx context.Context) {
 	var rejected *rejection
 	reason := ""
 	switch {
+	case errors.Is(err, errReloadLater):
+		w.nextTry = w.reloadDue()
+		return
 	case err == nil:
 		w.settled()
 		return
@@ -95,35 +100,25 @@ func (w *worker) attempt(ctx context.Context) (output string, err error) {
 	return w.makeLive(ctx, s.before)
 }
 
-// check runs the check on the staged files. Only an exit code of its own is a
-// rejection; a program that is missing or too slow says nothing about the files.
+// check runs the check on the staged files and keeps what it refused.
 func (w *worker) check(ctx context.Context, s *staging) (string, error) {
-	if len(w.Check) == 0 {
-		return "", nil
+	output, err := s.check(ctx, w.runner)
+	var rejected *rejection
+	if errors.As(err, &rejected) && !w.rejected { // else the copy is there
+		w.keepRefused(s.texts)
 	}
-	args, err := w.places(s.paths()).expand(w.Check)
-	if err != nil {
-		return "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, w.Timeout)
-	defer cancel()
-	output, err := w.runner.Run(ctx, args)
-	var exit *ExitError
-	switch {
-	case err == nil:
-		return "", nil
-	case errors.As(err, &exit) && exit.Code != 126 && exit.Code != 127: // a shell's "cannot run", "not found"
-		if !w.rejected { // else the copy is there
-			w.keepRefused(s.texts)
-		}
-		return output, &rejection{fmt.Errorf("%s: %w", args[0], err)}
-	default:
-		return output, fmt.Errorf("the check did not come to a result, the files are not used: %w", err)
-	}
+	return output, err
 }
 
 // makeLive reloads and confirms. If that fails the last good files return.
 func (w *worker) makeLive(ctx context.Context, before []Text) (string, error) {
+	if w.brought(ctx) {
+		w.paid()
+		return "", nil
+	}
+	if w.now().Mono < w.reloadDue() {
+		return "", errReloadLater
+	}
 	output, err := w.reload(ctx)
 	if err == nil {
 		w.paid()
@@ -132,9 +127,10 @@ func (w *worker) makeLive(ctx context.Context, before []Text) (string, error) {
 	w.counts.ReloadsFailed++
 	w.runningIs = "" // a reload that timed out may have worked
 	err = fmt.Errorf("reload: %w", err)
-	if errors.Is(err, errNotRunning) {
+	if errors.Is(err, errNotRunning) && w.failedIs != w.desiredIs {
 		return output, err // nobody runs on the earlier files; the checked ones are for the next start
 	}
+	w.failedIs = w.desiredIs // HAProxy may have ended on them: they are not for its next start
 	if w.good != nil {
 		before = w.good
 	}
@@ -161,22 +157,25 @@ func isWhole(texts []Text) bool {
 // reload runs to its end even if the agent is stopped meanwhile: a reload that
 // was broken off would leave everybody in doubt.
 func (w *worker) reload(ctx context.Context) (output string, err error) {
-	if len(w.Reload) == 0 && w.MasterSocket == "" {
+	if len(w.Reload) == 0 && w.Unit == "" && w.MasterSocket == "" {
 		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.Timeout)
 	defer cancel()
 	w.reloadedAt = w.now().Mono
 	m := master{socket: w.MasterSocket}
-	var before processes
+	var before haproxycli.Processes
 	if w.MasterSocket != "" {
 		if before, err = m.processes(ctx); err != nil {
 			return "", err
 		}
 	}
-	if len(w.Reload) > 0 {
+	switch {
+	case len(w.Reload) > 0:
 		output, err = w.runReload(ctx)
-	} else {
+	case w.Unit != "":
+		err = unit{w.Unit, w.bus}.reload(ctx)
+	default:
 		output, err = m.reload(ctx)
 	}
 	if err == nil && w.MasterSocket != "" {
@@ -203,7 +202,7 @@ func (w *worker) runReload(ctx context.Context) (string, error) {
 
 func (w *worker) countOld(ctx context.Context, m master) {
 	if p, err := m.processes(ctx); err == nil {
-		w.counts.OldProcesses = len(p.old)
+		w.counts.OldProcesses = len(p.Old)
 	}
 }
 

@@ -20,8 +20,8 @@
 //   - A node or tag that no file can hold is left out with a warning, and all
 //     others go on.
 //   - Nothing is rendered while a cluster of the group has not delivered its
-//     nodes, and a cluster that lost all its nodes keeps them for EmptyHold. What
-//     stands is held meanwhile, and the other clusters of the group go on.
+//     nodes, and a cluster that lost all or most of its nodes at once keeps them for
+//     EmptyHold. What stands is held meanwhile, and the other clusters of the group go on.
 //   - There is one reload per ReloadInterval at most. A later change waits, none
 //     is dropped, and the newest wins.
 //   - A failure is never the end of Run, and groups do not wait for each other.

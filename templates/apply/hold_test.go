@@ -145,3 +145,45 @@ func TestTemplateErrorHolds(t *testing.T) {
 		b.wantState(StateApplied)
 	})
 }
+
+// A source that loses most of a cluster at once is not believed at first.
+func TestMostNodesGoneIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.nodes("main", "n1", "n2", "n3", "n4")
+		b.start()
+		defer b.stop()
+		b.after(10 * time.Second)
+		b.nodes("main", "n1", "n2") // half: an ordinary change
+		b.after(10 * time.Second)
+		b.wantFile(text("n1", "n2"))
+		b.nodes("main", "n1", "n2", "n3")
+		b.after(10 * time.Second)
+		b.nodes("main", "n1")
+		b.after(20 * time.Second)
+		b.wantFile(text("n1", "n2", "n3"))
+		b.wantState(StateHeld)
+		if n := b.status().Refused[RefusedEmpty]; n != 1 {
+			t.Errorf("%d refusals counted, want 1", n)
+		}
+		b.after(20 * time.Second)
+		b.wantFile(text("n1"))
+		b.wantState(StateApplied)
+	})
+}
+
+func TestNoWholeHAProxyFileIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.group.Files[0].HAProxy = true
+		b.nodes("main", "n1")
+		b.start()
+		defer b.stop()
+		b.after(10 * time.Second)
+		b.wantState(StateHeld)
+		b.wantCalls(0, 0)
+		if s := b.status(); !strings.Contains(s.Error, "no bind") || s.Refused[RefusedTemplate] != 1 {
+			t.Errorf("status %+v", s)
+		}
+	})
+}

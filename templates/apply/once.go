@@ -2,6 +2,7 @@ package apply
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -26,6 +27,9 @@ func Once(g Group, v render.View) ([]Text, error) {
 	texts := make([]Text, 0, len(g.Files))
 	for _, f := range g.Files {
 		b, err := render.Render(f.Template, v)
+		if err == nil && f.HAProxy {
+			err = render.CheckHAProxy(b, v)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", f.Destination, err))
 		}
@@ -35,6 +39,18 @@ func Once(g Group, v render.View) ([]Text, error) {
 		return nil, err
 	}
 	return texts, nil
+}
+
+// TryCheck runs a group's check command on texts, which are staged beside their
+// destinations and removed again; nothing else is touched. The output is what a
+// command that refused them printed.
+func TryCheck(ctx context.Context, g Group, texts []Text, run Runner) (output string, err error) {
+	s, err := g.withDefaults().stage(texts)
+	if err != nil {
+		return "", err
+	}
+	defer s.discard()
+	return s.check(ctx, run)
 }
 
 // Diff says what would change, as a unified diff; "" when nothing would. Present

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,6 +26,11 @@ type Options struct {
 	Logger *slog.Logger
 	// Runner starts the check and reload commands. Nil: Exec with its defaults.
 	Runner Runner
+	// Bring brings running processes from one text to another without a reload, for
+	// groups with Runtime. After an error the group reloads. Nil: every change reloads.
+	Bring func(ctx context.Context, before, after []byte) error
+	// Bus is where systemd listens, for groups with a Unit. Nil: the system's bus.
+	Bus Bus
 	// SettleMin is how long a group waits after a change for the next one: 200 ms.
 	SettleMin time.Duration
 	// SettleMax is how long it waits in all while changes go on: 2 s.
@@ -46,16 +52,24 @@ type Group struct {
 	// shell is involved. Empty: every text is accepted.
 	Check []string
 	// Reload is the command that makes the files live; {{.Destination}} as above.
-	// Empty: a "reload" over MasterSocket, or nothing when there is none.
+	// Empty: Unit, or a "reload" over MasterSocket, or nothing when there is neither.
 	Reload []string
+	// Unit is the unit of systemd that is reloaded over D-Bus, such as
+	// haproxy.service. It excludes Reload.
+	Unit string
 	// MasterSocket is the path of the CLI of HAProxy's master process (-S). With
 	// it a reload counts once a new worker has appeared and stayed, which neither
 	// systemd's word nor an exit code proves. Empty: the exit code counts.
 	MasterSocket string
+	// Runtime has Bring tried before a reload. The files are checked and replaced
+	// all the same, so that a process that starts later runs with the same.
+	Runtime bool
 
 	Timeout        time.Duration // of the check, and of reload and confirmation together: 30 s
 	ReloadInterval time.Duration // least time between two reloads: 5 s
-	EmptyHold      time.Duration // how long a cluster without nodes keeps its last ones: 30 s
+	// EmptyHold is how long a cluster that lost all its nodes at once, or more than
+	// half of them, keeps its last ones: 30 s.
+	EmptyHold time.Duration
 	// ReloadAtStart reloads once even if the files on disk are as desired. By
 	// default they are then taken to be what runs.
 	ReloadAtStart bool
@@ -68,6 +82,9 @@ type File struct {
 	Destination string
 	// Mode is set before the file appears; zero means 0640. Its owner stays as it was.
 	Mode fs.FileMode
+	// HAProxy says that the file is a whole configuration of HAProxy, so that
+	// render.CheckHAProxy must find nothing in it.
+	HAProxy bool
 }
 
 func (g Group) withDefaults() Group {
@@ -93,6 +110,9 @@ func (g Group) Validate() error {
 	}
 	if len(g.Files) == 0 {
 		bad("there is no file")
+	}
+	if g.Unit != "" && len(g.Reload) > 0 {
+		bad("both a reload command and the unit %s are to make the files live", g.Unit)
 	}
 	if len(g.Clusters) == 0 {
 		bad("there is no cluster")

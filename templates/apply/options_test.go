@@ -111,20 +111,3 @@ func TestOnceAndDiff(t *testing.T) {
 		t.Errorf("a missing key: %v", err)
 	}
 }
-
-func TestParseProcesses(t *testing.T) {
-	got := parseProcesses(`#<PID>          <type>          <reloads>       <uptime>        <version>      
-100             master          2 [failed: 1]   0d00h00m07s     2.6.12
-# workers
-103             worker          0               0d00h00m01s     2.6.12
-# old workers
-101             worker          2               0d00h00m07s     2.6.12
-102             worker          1               0d00h00m04s     2.6.12
-# programs
-
-`)
-	want := processes{workers: map[int]bool{103: true}, old: map[int]bool{101: true, 102: true}, failed: 1}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(processes{})); diff != "" {
-		t.Error(diff)
-	}
-}

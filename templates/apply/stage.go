@@ -2,6 +2,7 @@ package apply
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -69,6 +70,30 @@ func (g Group) stage(texts []Text) (*staging, error) {
 		s.files = append(s.files, f)
 	}
 	return s, nil
+}
+
+// check runs the group's check on the staged files. Only an exit code of its own
+// is a rejection; a program that is missing or too slow says nothing about them.
+func (s *staging) check(ctx context.Context, run Runner) (output string, err error) {
+	if len(s.group.Check) == 0 {
+		return "", nil
+	}
+	args, err := s.group.places(s.paths()).expand(s.group.Check)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.group.Timeout)
+	defer cancel()
+	output, err = run.Run(ctx, args)
+	var exit *ExitError
+	switch {
+	case err == nil:
+		return "", nil
+	case errors.As(err, &exit) && exit.Code != 126 && exit.Code != 127: // a shell's "cannot run", "not found"
+		return output, &rejection{fmt.Errorf("%s: %w", args[0], err)}
+	default:
+		return output, fmt.Errorf("the check did not come to a result, the files are not used: %w", err)
+	}
 }
 
 func (s *staging) paths() []string {

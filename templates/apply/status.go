@@ -43,9 +43,11 @@ type Status struct {
 	LastOutput  string    `json:"last_output"` // the end of what the command printed
 	NextTry     time.Time `json:"next_try,omitzero"`
 
-	Reloads       uint64 `json:"reloads"`        // good ones
+	Reloads uint64 `json:"reloads"` // good ones
+	// Runtime counts changes that were made in the running process, without a reload.
+	Runtime       uint64 `json:"runtime"`
 	ReloadsFailed uint64 `json:"reloads_failed"` // failed or unconfirmed ones
-	// Refused counts texts that were not applied, by reason: template, empty, check.
+	// Refused counts texts that were not applied, by reason: template, empty, check; empty is all or most nodes gone.
 	Refused map[string]uint64 `json:"refused"`
 	// LeftOut says what of the newest nodes no file can hold, see render.View.
 	LeftOut []string `json:"left_out,omitempty"`

@@ -27,6 +27,8 @@ type worker struct {
 	now                  topology.Ticker
 	log                  *slog.Logger
 	runner               Runner
+	bus                  Bus
+	bring                func(ctx context.Context, before, after []byte) error
 	settleMin, settleMax time.Duration
 	status               atomic.Pointer[Status]
 	again                chan struct{} // try now what failed
@@ -42,6 +44,7 @@ type worker struct {
 	desiredIs  hash
 	diskIs     hash // "" unknown
 	runningIs  hash // "" unknown
+	failedIs   hash // the last texts with which a reload failed
 	adopt      bool // the files on disk may be taken to be what runs
 	good       []Text
 	rejected   bool // the check refused the desired texts
@@ -57,7 +60,7 @@ type worker struct {
 
 func newWorker(o Options, g Group) *worker {
 	w := &worker{
-		Group: g, views: o.Views, now: o.Now, runner: o.Runner,
+		Group: g, views: o.Views, now: o.Now, runner: o.Runner, bus: o.Bus, bring: o.Bring,
 		log:       o.Logger.With("group", g.Name),
 		settleMin: o.SettleMin, settleMax: o.SettleMax, again: make(chan struct{}, 1),
 		guard: newGuard(g.EmptyHold), backOff: backoff.NewExponentialBackOff(),
@@ -133,8 +136,8 @@ func (w *worker) applyDue() topology.Mono {
 		return 0
 	}
 	due := max(w.nextTry, 1)
-	if w.reloadedAt != 0 {
-		due = max(due, w.reloadedAt.Add(w.ReloadInterval))
+	if !w.mayBring() {
+		due = max(due, w.reloadDue())
 	}
 	return due
 }
@@ -175,8 +178,8 @@ func (w *worker) render() {
 	c := w.guard.cover(render.ViewOf(snaps, w.Settings), now)
 	w.leave(c.view.LeftOut)
 	w.recheck, w.hold = c.until, ""
-	if len(c.empty) > 0 {
-		w.hold = fmt.Sprintf("no nodes any more: %s; what stands is held until %s", strings.Join(c.empty, ", "),
+	if len(c.held) > 0 {
+		w.hold = fmt.Sprintf("all or most nodes are gone at once: %s; what stands is held until %s", strings.Join(c.held, ", "),
 			w.now().WallAt(c.until).UTC().Format(time.RFC3339))
 	}
 	if c.fresh {
@@ -193,7 +196,7 @@ func (w *worker) render() {
 	}
 	w.generation = map[string]uint64{}
 	for _, s := range snaps {
-		if !slices.Contains(c.empty, s.Cluster) {
+		if !slices.Contains(c.held, s.Cluster) {
 			w.generation[s.Cluster] = s.Generation
 		}
 	}

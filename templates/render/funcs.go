@@ -18,7 +18,7 @@ const (
 // denied are sprig's functions that are no pure function of their arguments
 // although its hermetic set holds them, and those whose only use is secrets.
 var denied = []string{
-	"ago", "hello", "shuffle", "randInt", "toDate", "mustToDate", "mustDateModify",
+	"ago", "hello", "shuffle", "randInt", "toDate", "mustToDate", "mustDateModify", "must_date_modify",
 	"genPrivateKey", "genCA", "genCAWithKey", "genSelfSignedCert", "genSelfSignedCertWithKey",
 	"genSignedCert", "genSignedCertWithKey", "buildCustomCert",
 	"bcrypt", "htpasswd", "encryptAES", "decryptAES", "derivePassword",

@@ -211,6 +211,7 @@ func TestLeftOut(t *testing.T) {
 		{"long name", node(strings.Repeat("x", 64), "10.0.0.1:1", nil), all, "64 characters"},
 		{"no address", topology.Node{Name: "n1"}, all, `node "main/n1" of pool`},
 		{"any-interface", topology.Node{Name: "n1", Address: topology.Address{Host: "0.0.0.0", Port: 1}}, all, "every interface"},
+		{"name that nobody resolved", node("n1", "db1:1", nil), "n0 n1 n2 ", `node "main/n1" has no address yet, since its name "db1"`},
 		{"line break in a tag", node("n1", "10.0.0.1:1", map[string]string{"k": "a\nb"}), "n0 n1 n2 ", `tag "k" of node "main/n1" is left out`},
 		{"control in a tag's name", node("n1", "10.0.0.1:1", map[string]string{"k\r": ""}), "n0 n1 n2 ", `tag "k\r" of node`},
 		{"differs from another by case only", node("N2", "10.0.0.1:1", nil), "N2 n0 n2 ", ""},

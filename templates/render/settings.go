@@ -34,11 +34,21 @@ type Options struct {
 	MaxConn       int // connections of the whole process; zero: HAProxy's own limit
 	ServerMaxConn int // connections to one server; zero: no limit
 
+	// BindCertificate is a PEM file with certificate and key: listeners speak TLS
+	// from the first byte. Empty: bytes pass as they are.
+	BindCertificate string
+	// ServerCAFile has the certificates that a node's must be signed by: HAProxy
+	// speaks TLS to it from the first byte. Empty: bytes pass as they are.
+	ServerCAFile string
+
 	ConnectTimeout time.Duration // 2 s
 	ClientTimeout  time.Duration // 30 min; must exceed the idle time of any pool in front
 	ServerTimeout  time.Duration // 30 min
 	CheckTimeout   time.Duration // 1 s
 	QueueTimeout   time.Duration // 1 s
+	// TCPUserTimeout is how long sent bytes may stay unacknowledged, and how long a
+	// peer without traffic may be away before keepalives are sent: 30 s.
+	TCPUserTimeout time.Duration
 
 	CheckInterval time.Duration // of the TCP check: 2 s
 	Fall          int           // failed TCP checks until down: 5
@@ -67,6 +77,7 @@ func (o Options) withDefaults() Options {
 		{&o.ServerTimeout, 30 * time.Minute},
 		{&o.CheckTimeout, time.Second},
 		{&o.QueueTimeout, time.Second},
+		{&o.TCPUserTimeout, 30 * time.Second},
 		{&o.CheckInterval, 2 * time.Second},
 		{&o.AgentInterval, 500 * time.Millisecond},
 		{&o.MaxSpreadChecks, 10 * time.Millisecond},

@@ -85,6 +85,12 @@ func ViewOf(snaps []*topology.Snapshot, s Settings) View {
 func (v *View) addCluster(snap *topology.Snapshot, s Settings) {
 	c := Cluster{Name: snap.Cluster}
 	nodes := v.usable(snap)
+	for _, n := range nodes {
+		if _, literal := n.Address.IP(); !literal && n.Address.Check() == nil {
+			v.leaveOut("node %s has no address yet, since its name %s is not resolved: the built-in files go without it",
+				quoted(snap.Cluster+"/"+n.Name), quoted(n.Address.Host))
+		}
+	}
 	for _, p := range snap.Pools {
 		pool := Pool{Cluster: snap.Cluster, Name: p.Pool, Mode: p.Mode}
 		pool.Listen = slices.SortedFunc(slices.Values(s.Listen[PoolID{snap.Cluster, p.Pool}]), netip.AddrPort.Compare)
@@ -125,10 +131,16 @@ func serverOf(n topology.Node, p Pool) Server {
 	return s
 }
 
-// IsEmpty reports whether no pool of the cluster has a server.
-func (c Cluster) IsEmpty() bool {
-	return !slices.ContainsFunc(c.Pools, func(p Pool) bool { return len(p.Servers) > 0 })
+// Size is how many servers the pools of the cluster have in all.
+func (c Cluster) Size() (n int) {
+	for _, p := range c.Pools {
+		n += len(p.Servers)
+	}
+	return n
 }
+
+// IsEmpty reports whether no pool of the cluster has a server.
+func (c Cluster) IsEmpty() bool { return c.Size() == 0 }
 
 // Check reports every fault of a view that makes it unfit for any file: illegal
 // or ambiguous names, addresses nobody can route to, tags with control

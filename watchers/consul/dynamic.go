@@ -20,6 +20,9 @@ func (r *scopeReader) config(p *api.KVPair) {
 		r.fault(p.Key, "the value is no JSON object, so pause, failsafe and timing are unknown")
 		return
 	}
+	if fields != nil { // not null
+		r.s.documents.Config, r.s.documents.MaxLag = p.Value, maxLag(fields["maximum_lag_on_failover"])
+	}
 	a := &r.s.authority
 	a.Pause = topology.Bool(truth(fields["pause"]))
 	a.Failsafe = topology.Bool(truth(fields["failsafe_mode"]))

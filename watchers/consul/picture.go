@@ -18,3 +18,8 @@ func Picture(prefix string, pairs api.KVPairs) (topology.Authority, []topology.N
 	}
 	return s.authority, s.nodes, faults
 }
+
+// Documents reads of the same keys what no rule needs.
+func Documents(prefix string, pairs api.KVPairs) topology.Documents {
+	return parseScope(prefix, pairs).documents
+}

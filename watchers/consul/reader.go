@@ -216,9 +216,9 @@ func (r *reader) deliver(p picture) {
 	r.note(p)
 	r.last, r.known = p, true
 	r.w.pictured(p.leaderKey)
-	authority := p.authority
+	authority, documents := p.authority, p.documents
 	r.observe(topology.Observation{
-		AskedAt: p.askedAt, At: p.at, Authority: &authority,
+		AskedAt: p.askedAt, At: p.at, Authority: &authority, Documents: &documents,
 		Nodes: &topology.NodeList{Nodes: p.nodes, ConfirmedEmpty: len(p.authority.Members) == 0},
 	})
 }

@@ -153,7 +153,7 @@ func (r *rig) stop() {
 		if g.o.AskedAt.Mono == 0 || g.o.At.Mono < g.o.AskedAt.Mono {
 			r.t.Errorf("observation %d was asked at %v and answered at %v", i+1, g.o.AskedAt, g.o.At)
 		}
-		if (g.o.Failure == nil) == (g.o.Authority == nil) || (g.o.Authority == nil) != (g.o.Nodes == nil) {
+		if (g.o.Failure == nil) == (g.o.Authority == nil) || (g.o.Authority == nil) != (g.o.Nodes == nil) || (g.o.Authority == nil) != (g.o.Documents == nil) {
 			r.t.Errorf("observation %d mixes failure and content: %+v", i+1, g.o)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 // scopeState is what one recursive read of a scope says.
 type scopeState struct {
 	authority topology.Authority
+	documents topology.Documents
 	nodes     []topology.Node
 	// leaderKey identifies the lock: holder, session and when it was taken.
 	leaderKey leaderKey
@@ -93,6 +94,7 @@ func (r *scopeReader) read(key string, p *api.KVPair) {
 	case "failover", "failsafe":
 		// A wish of the operator, and whom the leader asks when Consul is away (left
 		// behind when the mode is switched off): neither says who leads now.
+		r.aside(key, p)
 	default:
 		r.below(key, p)
 	}
@@ -142,6 +144,7 @@ func (r *scopeReader) member(name string, p *api.KVPair) {
 		r.fault(p.Key, "unknown state %q", watchers.Clip(m.State))
 	}
 	r.sessions[m.Name] = p.Session
+	r.memberDocument(m.Name, p)
 	r.s.authority.Members = append(r.s.authority.Members, m)
 }
 
@@ -211,6 +214,9 @@ func (r *scopeReader) history(p *api.KVPair) {
 	if err := json.Unmarshal(p.Value, &entries); err != nil {
 		r.fault(p.Key, "the value is no list of lists: %s", watchers.Clip(string(p.Value)))
 		return
+	}
+	if entries != nil { // not null
+		r.s.documents.History = p.Value
 	}
 	for _, e := range entries {
 		if len(e) == 0 {

@@ -38,6 +38,7 @@ func TestParseScopePatroni4(t *testing.T) {
 		"failsafe", `{"n1":"http://127.0.0.1:18008/patroni"}`,
 		"members/n1/deeper", `{"role":"primary"}`,
 	))
+	got.documents = topology.Documents{} // documents_test.go has these
 	a1 := topology.Address{Host: "127.0.0.1", Port: 15432}
 	a2 := topology.Address{Host: "127.0.0.1", Port: 15433}
 	n2tags := map[string]string{"nofailover": "true", "noloadbalance": "false", "cost": "1.0"}

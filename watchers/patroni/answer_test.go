@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
 	"github.com/pgsteer/pgsteer/watchers/consul"
 	"github.com/pgsteer/pgsteer/watchers/patronitest"
 )
@@ -153,7 +154,7 @@ func TestDistinct(t *testing.T) {
 		{ms("A", "a", "b"), ms("A"), "a", "a b"},
 		{ms("a", "b"), nil, "b", "a b"},
 	} {
-		stay, out := distinct(c.members, c.before, c.leader)
+		stay, out := watchers.Distinct(c.members, c.before, c.leader)
 		if got := strings.Join(names(stay), " "); got != c.want || len(out) != len(c.members)-len(stay) {
 			t.Errorf("of %v after %v with leader %q stay %s (%v), want %s", names(c.members), names(c.before), c.leader, got, out, c.want)
 		}

@@ -2,16 +2,12 @@ package patroni
 
 import (
 	"cmp"
-	"context"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/pgsteer/pgsteer/agent/topology"
-	"github.com/pgsteer/pgsteer/watchers/consul"
+	"github.com/pgsteer/pgsteer/watchers"
 )
 
 // factsAge is how long the dynamic configuration is believed after it was read.
@@ -29,6 +25,10 @@ type picture struct {
 
 	facts   topology.Authority // of the dynamic configuration and the history
 	factsAt topology.Mono      // 0: never read
+
+	documents  *topology.Documents // nil: never read
+	papers     map[string]topology.MemberDocument
+	switchover *topology.Switchover
 
 	systemID uint64
 	proofs   uint64 // rounds in which the leader's PostgreSQL answered its Patroni
@@ -62,9 +62,10 @@ func (p *picture) take(r *round, v verdict) (faults []string) {
 	}
 	add(slices.DeleteFunc(slices.Clone(p.members), func(m topology.Member) bool { return m.Name != v.leader }))
 	slices.SortFunc(members, func(a, b topology.Member) int { return strings.Compare(a.Name, b.Name) })
-	p.members, faults = distinct(members, p.members, v.leader)
+	p.members, faults = watchers.Distinct(members, p.members, v.leader)
 	first := views[0]
 	p.viewAt, p.pause, p.sync = r.began.Mono, first.pause, first.sync
+	p.papers, p.switchover = first.papers, first.switchover
 	if first.leader != "" {
 		p.standby = first.standby
 	}
@@ -114,29 +115,4 @@ func (p *picture) nodes() *topology.NodeList {
 		return nil
 	}
 	return &topology.NodeList{Nodes: out}
-}
-
-// learnFacts reads the dynamic configuration and the history from one member.
-// Their bodies are the values of the keys, so they are read as in Consul. What
-// cannot be read is unknown once the last is too old.
-func (p *poll) learnFacts(ctx context.Context, from *endpoint) {
-	const prefix = "rest/"
-	now := p.w.o.Now().Mono
-	var keys api.KVPairs
-	for _, name := range []string{"config", "history"} {
-		r, t := p.w.client.get(ctx, question{url: from.base + "/" + name, limit: p.w.o.Timeout})
-		p.w.count(func(s *Stats) { s.Requests++ })
-		// Before 4.0.7 an empty configuration says that there is no such key.
-		if t != nil || r.status != http.StatusOK || strings.TrimSpace(string(r.body)) == "{}" {
-			break
-		}
-		keys = append(keys, &api.KVPair{Key: prefix + name, Value: r.body})
-	}
-	if len(keys) == 0 {
-		return
-	}
-	var faults []string
-	p.pic.facts, _, faults = consul.Picture(prefix, keys)
-	p.pic.factsAt = now
-	p.warnedFacts = p.warn(p.warnedFacts, faults)
 }

@@ -178,7 +178,9 @@ func (p *poll) deliver(r *round, v verdict) {
 	p.back.Reset()
 	p.open, p.failing, p.failure = 0, "", nil
 	now := p.w.o.Now()
-	o := topology.Observation{AskedAt: r.began, At: now, Authority: p.pic.authority(v, r.evidence(), now.Mono)}
+	o := topology.Observation{
+		AskedAt: r.began, At: now, Authority: p.pic.authority(v, r.evidence(), now.Mono), Documents: p.pic.published(),
+	}
 	if p.pic.viewAt == r.began.Mono {
 		p.dir.keep(p.pic.members)
 		o.Nodes = p.pic.nodes()

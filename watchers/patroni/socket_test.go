@@ -312,3 +312,61 @@ func TestOverRealSockets(t *testing.T) {
 		cancel()
 	}
 }
+
+// Of several endpoints over TLS those that cannot be used are passed over: a port
+// where nobody listens, one that is silent, one without TLS, one with another
+// authority's certificate. The members are found through the one that is left.
+func TestSeveralEndpointsOverTLS(t *testing.T) {
+	ours, others := newAuthority(t), newAuthority(t)
+	c := patronitest.New("alpha", "a", "b")
+	secure := func(member string, by *authority) string {
+		srv := serve(t, c.Handler(member), &tls.Config{Certificates: []tls.Certificate{by.pair("127.0.0.1")}})
+		return srv.URL
+	}
+	for _, name := range []string{"a", "b"} {
+		at := secure(name, ours)
+		c.Change(func(s *store) {
+			e := s.Members[name]
+			e.APIURL = at + "/patroni"
+			s.Members[name] = e
+		})
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	plain := serve(t, c.Handler("b"), nil)
+	w, err := New(Options{
+		Cluster: "main", Scope: "alpha", Now: topology.NewTicker(time.Now), Timeout: 300 * time.Millisecond,
+		Endpoints: []string{
+			"https://" + closed.Addr().String(), "https://" + silent.Addr().String(), strings.Replace(plain.URL, "http:", "https:", 1),
+			secure("a", others), secure("b", ours),
+		},
+		TLS: func(host string) *tls.Config {
+			return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ours.pool(), ServerName: host}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var seen *topology.Authority
+	if err := w.Run(ctx, func(o topology.Observation) {
+		if o.Authority != nil && o.Nodes != nil && seen == nil {
+			seen = o.Authority
+			cancel()
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if seen == nil || seen.Leader != "a" || seen.SessionAgrees != topology.Yes || len(seen.Members) != 2 {
+		t.Errorf("seen %+v, want a by its own word and two members", seen)
+	}
+}

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers"
@@ -30,6 +28,9 @@ type view struct {
 	members []topology.Member // by name
 	sync    []string
 	faults  []string // what could not be used
+	// For those who ask for it; no rule reads it.
+	papers     map[string]topology.MemberDocument // by name
+	switchover *topology.Switchover
 }
 
 // parseView reads the answer of pathView. A member that cannot be read concerns
@@ -39,10 +40,12 @@ func parseView(r reply, scope string) (view, *trouble) {
 		return view{}, &trouble{class: topology.FailStore, err: fmt.Errorf("status %d for the list of members: %s", r.status, watchers.Clip(string(r.body)))}
 	}
 	var body struct {
-		Members      []json.RawMessage
-		Scope, Pause json.RawMessage
+		Members                  []json.RawMessage
+		Scope, Pause, Switchover json.RawMessage
 	}
-	if err := unmarshal(r.body, map[string]any{"members": &body.Members, "scope": &body.Scope, "pause": &body.Pause}); err != nil {
+	if err := unmarshal(r.body, map[string]any{
+		"members": &body.Members, "scope": &body.Scope, "pause": &body.Pause, "scheduled_switchover": &body.Switchover,
+	}); err != nil {
 		return view{}, contentTrouble(err)
 	}
 	if got := text(body.Scope); got != "" { // since 3.2
@@ -50,7 +53,10 @@ func parseView(r reply, scope string) (view, *trouble) {
 			return view{}, t
 		}
 	}
-	v := view{pause: topology.Bool(string(body.Pause) == "true")}
+	v := view{
+		pause:  topology.Bool(string(body.Pause) == "true"),
+		papers: make(map[string]topology.MemberDocument, len(body.Members)), switchover: switchover(body.Switchover),
+	}
 	for _, raw := range body.Members {
 		if err := v.add(raw); err != nil {
 			return view{}, contentTrouble(err)
@@ -107,7 +113,7 @@ func (v *view) add(raw json.RawMessage) error {
 	default:
 		v.fault(m.Name, "unknown role %q", watchers.Clip(role))
 	}
-	v.members = append(v.members, m)
+	v.members, v.papers[m.Name] = append(v.members, m), paper(b)
 	return nil
 }
 
@@ -134,23 +140,13 @@ func (v *view) member(name string) *topology.Member {
 	return &v.members[i]
 }
 
-// address is where a member's PostgreSQL listens. One spelling for one server:
-// addresses are compared as values.
+// address is where a member's PostgreSQL listens.
 func address(host string, port json.RawMessage) (topology.Address, error) {
-	if host == "" {
-		return topology.Address{}, errors.New("it names no host")
-	}
-	a := topology.Address{Host: strings.Trim(host, "[]"), Port: defaultPort}
+	at := uint16(defaultPort)
 	if port != nil {
-		a.Port = uint16(number(port, 16))
+		at = uint16(number(port, 16))
 	}
-	if ip, err := netip.ParseAddr(a.Host); err == nil {
-		a.Host = ip.Unmap().String()
-	}
-	if err := a.Check(); err != nil {
-		return topology.Address{}, err
-	}
-	return a, nil
+	return watchers.MemberAddress(host, at)
 }
 
 // tags reads Patroni's tags as texts: true becomes "true", 10 becomes "10". A
@@ -181,35 +177,4 @@ func text(raw json.RawMessage) string {
 		return ""
 	}
 	return s
-}
-
-// distinct leaves out members whose names differ from another's by case only:
-// Consul, DNS and PostgreSQL cannot tell them apart (field report FR-37). Of two,
-// the leader stays, else the one that was there before, else the first by name.
-func distinct(members, before []topology.Member, leader string) (stay []topology.Member, out []string) {
-	rank := func(m topology.Member) int {
-		switch {
-		case m.Name == leader:
-			return 0
-		case slices.ContainsFunc(before, func(b topology.Member) bool { return b.Name == m.Name }):
-			return 1
-		}
-		return 2
-	}
-	best := make(map[string]topology.Member, len(members))
-	for _, m := range members {
-		folded := strings.ToLower(m.Name)
-		other, taken := best[folded]
-		if !taken || cmp.Or(cmp.Compare(rank(m), rank(other)), cmp.Compare(m.Name, other.Name)) < 0 {
-			best[folded] = m
-		}
-	}
-	for _, m := range members {
-		if kept := best[strings.ToLower(m.Name)].Name; kept != m.Name {
-			out = append(out, fmt.Sprintf("member %s: its name differs from that of %s by case only; it is left out", m.Name, kept))
-			continue
-		}
-		stay = append(stay, m)
-	}
-	return stay, out
 }

@@ -20,9 +20,9 @@ type Store struct {
 	Members map[string]Entry // the members' keys
 	Sync    []string         // of the sync key
 	Pause   bool             // also said by Config
-	// Config and History are the values of these keys; an empty Config is no key.
-	Config, History string
-	Optime          uint64
+	// Config, History and Failsafe are the values of these keys; an empty one is no key.
+	Config, History, Failsafe string
+	Optime                    uint64
 }
 
 // Entry is a member's key.

@@ -136,6 +136,10 @@ func (c *Cluster) Answer(name, path string) (status int, body []byte, err error)
 		return http.StatusBadGateway, []byte("<html>502</html>"), nil
 	case path == "/config":
 		return http.StatusOK, []byte(sight.Config), nil
+	case path == "/failsafe" && sight.Failsafe == "":
+		return http.StatusBadGateway, []byte("<html>502</html>"), nil
+	case path == "/failsafe":
+		return http.StatusOK, []byte(sight.Failsafe), nil
 	case path == "/history":
 		return http.StatusOK, []byte(cmp.Or(sight.History, "[]")), nil
 	}

@@ -34,6 +34,7 @@ func TestRealPostgreSQL(t *testing.T) {
 		{"TLS where the server offers it", w.preferTLS},
 		{"one line for a wrong password", w.wrongPassword},
 		{"a session that an operator ends", w.terminated},
+		{"a line for other questions", w.line},
 		{"a server that freezes and thaws", w.frozen},
 		{"a promotion", w.promotion},
 		{"a shutdown", w.shutdown},

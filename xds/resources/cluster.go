@@ -35,14 +35,20 @@ func newCluster(name string, mode topology.Mode, s Settings) (*clusterv3.Cluster
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: keepalive()},
 	}
 	setPolicy(c, mode)
+	return c, nameEndpoints(c)
+}
+
+// nameEndpoints puts the content of a cluster into the name of its endpoints. A
+// changed cluster then asks for another name and is answered at once; with the
+// same name neither protocol would send them again.
+func nameEndpoints(c *clusterv3.Cluster) error {
+	c.EdsClusterConfig.ServiceName = ""
 	version, err := hash(c)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	// A changed cluster asks for another name of endpoints and is answered at
-	// once; with the same name neither protocol would send them again.
-	c.EdsClusterConfig.ServiceName = name + "@" + version
-	return c, nil
+	c.EdsClusterConfig.ServiceName = c.GetName() + "@" + version
+	return nil
 }
 
 // setPolicy spreads reads by open sessions and by the weights that are decided.

@@ -70,11 +70,12 @@ func unusable(m member, seen map[topology.Address]string) string {
 // newEndpoint leaves the host name unset: a change of it recreates the host,
 // which drains its sessions. The node's name goes where only people read it.
 func newEndpoint(m member) *endpointv3.LbEndpoint {
+	e := &endpointv3.Endpoint{Address: socketAddress(m.address), ObservabilityName: m.node}
+	if m.checkAt != (topology.Address{}) {
+		e.HealthCheckConfig = &endpointv3.Endpoint_HealthCheckConfig{Hostname: m.node, Address: socketAddress(m.checkAt)}
+	}
 	return &endpointv3.LbEndpoint{
-		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
-			Address:           socketAddress(m.address),
-			ObservabilityName: m.node,
-		}},
+		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: e},
 		HealthStatus:        m.health,
 		LoadBalancingWeight: wrapperspb.UInt32(m.weight),
 		Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{

@@ -22,11 +22,17 @@ var update = flag.Bool("update", false, "write the expected files anew and delet
 type goldenCase struct {
 	Listen   map[string]topology.Address `json:"listen"`
 	Standing map[string]string           `json:"standing"`
+	Sessions map[string]Sessions         `json:"sessions"`
+	Check    topology.Address            `json:"check"`
+	Leaving  map[string][]Host           `json:"leaving"`
 	Snapshot topology.Snapshot           `json:"snapshot"`
 }
 
 func (c goldenCase) settings() Settings {
 	return Settings{
+		Sessions: func(cluster, pool string) Sessions { return c.Sessions[Name(cluster, pool)] },
+		Check:    Check{Address: c.Check},
+		Leaving:  func(cluster, pool string) []Host { return c.Leaving[Name(cluster, pool)] },
 		Listen: func(cluster, pool string) (topology.Address, bool) {
 			a, ok := c.Listen[Name(cluster, pool)]
 			return a, ok

@@ -22,6 +22,7 @@ type member struct {
 	address topology.Address // as the pool offers it: its port may be the pool's own
 	health  corev3.HealthStatus
 	weight  uint32
+	checkAt topology.Address // where Envoy asks about it; zero: it does not
 }
 
 // Names of filter chains. A node may be called "none" too: its chain is
@@ -30,6 +31,9 @@ const (
 	chainPrefix = "writer/" // the name of a write pool's writer follows
 	chainNone   = "none"    // a write pool that has no writer
 	chainRead   = "read"    // a read pool: never renamed, so nothing is ever cut
+	// Write pools whose sessions do not hang on the chain:
+	chainKept    = "kept"    // SessionsKeep
+	chainChecked = "checked" // SessionsHealthCheck, of both modes
 )
 
 // fullWeight is the weight of a node that is alone in its pool. A write pool

@@ -24,6 +24,14 @@ type Settings struct {
 	// of several nodes that drain, only that one has sessions to keep. Nil: not
 	// known; the saved writer of the snapshot counts first anyway.
 	Standing func(cluster, pool string) (writer string, known bool)
+	// Sessions says what becomes of sessions when their node leaves a pool. Nil, and
+	// "" from it: SessionsDrain for write pools, SessionsKeep for read pools.
+	Sessions func(cluster, pool string) Sessions
+	// Check is where Envoy asks about nodes, for pools with SessionsHealthCheck.
+	Check Check
+	// Leaving tells which nodes of a pool with SessionsHealthCheck are gone, but must
+	// be listed until Envoy has asked about them. Nil: none.
+	Leaving func(cluster, pool string) []Host
 	// ConnectTimeout bounds one attempt of Envoy to reach a node. Zero: 1 s.
 	ConnectTimeout time.Duration
 	// MaxConnections bounds the sessions of one pool through one Envoy. Zero:
@@ -37,6 +45,12 @@ func (s Settings) withDefaults() Settings {
 	}
 	if s.Standing == nil {
 		s.Standing = func(string, string) (string, bool) { return "", false }
+	}
+	if s.Leaving == nil {
+		s.Leaving = func(string, string) []Host { return nil }
+	}
+	if s.Check.Interval == 0 {
+		s.Check.Interval = DefaultCheckInterval
 	}
 	if s.ConnectTimeout == 0 {
 		s.ConnectTimeout = time.Second
@@ -56,6 +70,8 @@ type Set struct {
 	// Writers has the writer of each write pool of the set by its [Name], "" where
 	// there is none.
 	Writers map[string]string
+	// Checked has the nodes of each pool with SessionsHealthCheck by its [Name].
+	Checked map[string][]Host
 	// Withheld names the pools (as [Name] does) of which nothing is known yet.
 	// They have no resources in the set, and that absence must not be read as a
 	// removal: what stands at Envoy stays.
@@ -74,7 +90,7 @@ func Build(snap *topology.Snapshot, settings Settings) (Set, error) {
 		return Set{}, errors.New("building Envoy resources: there is no snapshot")
 	}
 	settings = settings.withDefaults()
-	set := Set{Writers: make(map[string]string)}
+	set := Set{Writers: make(map[string]string), Checked: make(map[string][]Host)}
 	for _, p := range snap.Pools {
 		if err := set.add(snap, p, settings); err != nil {
 			return Set{}, fmt.Errorf("building Envoy resources of %s: %w", Name(snap.Cluster, p.Pool), err)
@@ -93,7 +109,17 @@ func (set *Set) add(snap *topology.Snapshot, p topology.PoolVerdicts, settings S
 	if writer, ok := writerOf(offer.chain); ok {
 		set.Writers[name] = writer
 	}
+	sessions := settings.sessions(snap.Cluster, p)
+	if sessions == SessionsHealthCheck {
+		offer = offer.checked(p, settings.Leaving(snap.Cluster, p.Pool), settings.Check.Address)
+		set.Checked[name] = hosts(p)
+	} else if sessions == SessionsKeep && p.Mode == topology.ModeWrite {
+		offer.chain = chainKept
+	}
 	c, err := newCluster(name, p.Mode, settings)
+	if err == nil && sessions == SessionsHealthCheck {
+		err = settings.Check.add(c, snap.Cluster, p.Pool)
+	}
 	if err != nil {
 		return err
 	}

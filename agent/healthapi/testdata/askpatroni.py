@@ -17,7 +17,7 @@ import time
 from unittest.mock import Mock, patch
 
 import patroni.api as api
-from patroni.dcs import Member
+from patroni.dcs import Failover, Member
 from patroni.utils import cluster_as_json
 from patroni.version import __version__ as version
 
@@ -25,6 +25,10 @@ logging.disable(logging.CRITICAL)
 MAJOR = int(version.split('.')[0])
 REPLAY = 50331648
 MB = 1 << 20
+HISTORY = [[1, 25623960, 'no recovery target specified']]
+REASON = {'max_connections': {'old_value': '100', 'new_value': '50'}}
+RESTART = {'schedule': '2030-01-01T00:00:00+00:00', 'postmaster_start_time': '2026-11-30 00:26:07.139004+00:00'}
+FAILSAFE = {'n1': 'http://10.0.0.1:8008/patroni', 'n2': 'http://10.0.0.2:8008/patroni'}
 START = datetime.datetime(2026, 11, 30, 0, 26, 7, 139004, datetime.timezone.utc)
 CUSTOM = {'zone': 'az-1', 'weight': 10, 'fast': True, 'slow': False, 'ratio': 1.4, 'word': 'True', 'text': '1'}
 
@@ -33,7 +37,7 @@ def state(**more):
     """A replica that streams, unless said otherwise. sql None: it cannot be asked."""
     s = dict(lock=False, cluster=True, pause=False, standby=False, sync=None, insync=False, failsafe=False,
              state='running', role='replica', sql='replica', receiver='streaming', restore='', nolb=False,
-             latest=REPLAY, optime=REPLAY, tags={}, unlocked=False)
+             latest=REPLAY, optime=REPLAY, tags={}, unlocked=False, members=None, restart=False)
     s.update(more)
     return s
 
@@ -50,9 +54,10 @@ STATES = {
     'M3-starting': primary(state='starting', sql=None),
     'M3-unknown': primary(sql=None),
     'M4': state(lock=True, receiver=None, latest=0),
-    'M5': state(),
+    'M5': state(members=FAILSAFE),
     'M5-behind': state(optime=REPLAY + 4 * MB, latest=REPLAY + 4 * MB),
     'M5-tags': state(tags=CUSTOM),
+    'M5-restart': state(restart=True),
     'M6': state(receiver=None, latest=0),
     'M7': state(receiver=None, latest=0, restore='cp'),
     'M8': state(nolb=True),
@@ -158,7 +163,9 @@ def server(s):
     pg = p.postgresql
     pg.POSTMASTER_START_TIME = pg.TL_LSN = pg.wal_name = pg.lsn_name = pg.wal_flush = ''
     pg.scope, pg.name, pg.sysid, pg.server_version, pg.major_version = 'main', 'n1', '7713754238407433424', 150018, 150000
-    pg.pending_restart, pg.pending_restart_reason = False, {}
+    pg.pending_restart, pg.pending_restart_reason = s['restart'], REASON if s['restart'] else {}
+    if s['restart']:
+        p.scheduled_restart = dict(RESTART, schedule=datetime.datetime(2030, 1, 1, tzinfo=datetime.timezone.utc))
     pg.state, pg.role = s['state'], s['role']
     if MAJOR < 4 and pg.role == 'primary':
         pg.role = 'master'
@@ -167,13 +174,13 @@ def server(s):
     pg.replica_cached_timeline.return_value = 5
     pg.replication_state_from_parameters = lambda leads, receiver, restore: None if leads else (
         'streaming' if receiver == 'streaming' else 'in archive recovery' if restore else None)
-    p.dcs.ttl, p.dcs.last_seen, p.dcs.failsafe = 30, 1796039998, None
+    p.dcs.ttl, p.dcs.last_seen, p.dcs.failsafe = 30, 1796039998, s['members']
     c = Mock()
     c.last_lsn = c.status.last_lsn = s['optime']
     c.is_unlocked.return_value, c.leader.timeline = s['unlocked'], 5
     c.is_synchronous_mode.return_value = bool(s['sync'])
     c.sync.members, c.sync.matches.return_value = (['n1'] if s['insync'] else []), s['insync']
-    c.history.lines, c.config.data, c.config.modify_version = [[1, 25623960, 'no recovery target specified']], {'ttl': 30}, 1
+    c.history.lines, c.config.data, c.config.modify_version = HISTORY, {'ttl': 30}, 1
     c.members, c.failover = [], None
     p.dcs.cluster = c if s['cluster'] else None
     p.dcs.get_cluster.return_value = c
@@ -230,7 +237,7 @@ def member(name, number, **data):
 
 
 def cluster():
-    """The body of /cluster: n1 leads, n2 is its synchronous standby, n3 lags, n4 starts."""
+    """The body of /cluster: n1 leads, n2 is its synchronous standby, n3 lags, n4 starts; restarts and a switchover are ahead."""
     s = state(sync='sync')
     c = server(s).patroni.dcs.cluster
     c.leader.name, c.last_lsn, c.status.last_lsn = 'n1', REPLAY + MB, REPLAY + MB
@@ -242,9 +249,12 @@ def cluster():
         member('n2', 2, role='replica', state='running', timeline=5, xlog_location=REPLAY + MB, receive_lsn=REPLAY + MB,
                replay_lsn=REPLAY + MB, **streaming),
         member('n3', 3, role='replica', state='running', timeline=5, xlog_location=REPLAY + 96, receive_lsn=REPLAY + 96,
-               replay_lsn=REPLAY, tags={'noloadbalance': True}, **streaming),
+               replay_lsn=REPLAY, tags={'noloadbalance': True}, pending_restart=True, scheduled_restart=RESTART, **streaming),
         member('n4', 4, role='replica', state='starting'),
     ]
+    if MAJOR >= 4:
+        c.members[2].data['pending_restart_reason'] = REASON
+    c.failover = Failover.from_node(1, json.dumps({'leader': 'n1', 'member': 'n2', 'scheduled_at': '2030-01-01T00:00:00+00:00'}))
     if MAJOR < 4:
         return cluster_as_json(c)
     with patch('patroni.global_config', Config(s)):
@@ -260,9 +270,11 @@ def main(folder):
             f.write(f'{name}\t{method}\t{target}\t{code}\n')
             if method == 'GET' and target == '/patroni':
                 bodies[name] = json.loads(body)
+            if name == 'M5' and method == 'GET' and target in ('/history', '/config', '/failsafe'):
+                bodies[target[1:]] = json.loads(body)
     bodies['cluster'] = cluster()
     with open(os.path.join(folder, f'patroni{MAJOR}.json'), 'w') as f:
-        json.dump({k: bodies[k] for k in bodies if k in ('cluster', 'M1', 'M3', 'M4', 'M5', 'M7', 'M8', 'M9', 'M11', 'M12', 'M14', 'M16', 'M16-failsafe', 'M18')}, f, indent=1, sort_keys=True)
+        json.dump({k: bodies[k] for k in bodies if k in ('cluster', 'history', 'config', 'failsafe', 'M1', 'M3', 'M4', 'M5', 'M5-restart', 'M7', 'M8', 'M9', 'M11', 'M12', 'M14', 'M16', 'M16-failsafe', 'M18')}, f, indent=1, sort_keys=True)
         f.write('\n')
 
 

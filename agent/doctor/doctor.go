@@ -1,0 +1,167 @@
+// Package doctor looks at everything that pgsteer needs around it, and says what is
+// wrong and what to do: rights, ports, versions, files, clocks.
+//
+// Guarantees: a look changes nothing, neither here nor at a server: one login per
+// node, two questions per socket of HAProxy, one read per prefix of Consul, and a
+// file made and removed in the state folder. Every question has a deadline, and
+// one that hangs delays no other of its kind. What could not be found out is a
+// warning and never OK.
+package doctor
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/agent/haproxycli"
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels.
+const (
+	OK   Level = "OK"
+	Warn Level = "WARN" // works, or may work, with a risk that Do names
+	Fail Level = "FAIL" // something that is configured cannot work
+)
+
+// Result is one finding.
+type Result struct {
+	Check   string `json:"check"`
+	Subject string `json:"subject,omitempty"` // a node, a file, an address; empty: the whole
+	Level   Level  `json:"level"`
+	Tried   string `json:"tried"`
+	Found   string `json:"found"`
+	Do      string `json:"do,omitempty"` // empty when it is OK
+}
+
+// Check is one row of the manual: what is looked at, and why.
+type Check struct {
+	Name, Doc string
+
+	run func(context.Context, *exam) []Result
+}
+
+// Checks is everything that is looked at, in this order.
+var Checks = []Check{
+	{"state-folder", "The folder of the saved state can be written: what is not saved is not known after a restart.", stateFolder},
+	{"secrets", "Files with passwords, tokens and keys can be read by this user, and by few others.", secrets},
+	{"certificates", "Certificates that the configuration names are valid, and for two weeks more.", certificates},
+	{"limits", "There are file descriptors for every node, agent check and stream, and Consul's 200 connections per client address suffice.", limits},
+	{"agent", "The running agent, if there is one, took its configuration, hears its sources and keeps its sinks fed.", runningAgent},
+	{"listeners", "Every listener can be bound, or is the running agent's own.", listeners},
+	{"pool-ports", "Somebody listens where pools are offered to clients.", poolPorts},
+	{"haproxy-program", "The installed HAProxy has no known fault that pgsteer cannot avoid.", haproxyProgram},
+	{"haproxy-socket", "Each admin socket answers, has level admin, and belongs to a version without such a fault.", haproxySockets},
+	{"haproxy-master", "Each master socket answers as one, its last reload went through, and few old workers are left.", haproxyMasters},
+	{"haproxy-file", "HAProxy's files hold none of the settings that are known to misroute: an external-check that cannot run, a state file, pgsql-check, agent-check without agent-send.", haproxyFiles},
+	{"login", "The probe role can log in to each node: network, pg_hba.conf, password, TLS, database, free slots.", logins},
+	{"probe-role", "The probe role has pg_monitor, no right beyond it, and a connection limit that leaves slots to others.", probeRole},
+	{"tls", "The session to each node is encrypted, unless it stays on this host or sslmode says otherwise.", nodeTLS},
+	{"slots", "Each node has connection slots left.", slots},
+	{"clock", "This host's clock and those of the nodes agree: moments of one are shown beside those of the other.", clocks},
+	{"consul", "Consul answers, and the token may read every key that is watched.", consulReads},
+}
+
+// Options says what to look at, and how. Config and Now are required; what reaches
+// out may be left nil, and is then not looked at.
+type Options struct {
+	Config *config.Config
+	Now    func() time.Time
+	Getenv func(string) string
+	// Agent asks the running agent; nil in its answer: none runs.
+	Agent func(context.Context) *Agent
+	// Login logs in to a node as the agent does.
+	Login func(context.Context, string, topology.Node) (Session, *topology.Failure)
+	// Consul lists what a prefix of keys holds.
+	Consul func(ctx context.Context, prefix string) (ConsulAnswer, error)
+	// Output runs a program and returns what it printed.
+	Output func(ctx context.Context, name string, args ...string) (string, error)
+	// Dial opens connections; nil: the operating system's.
+	Dial haproxycli.Dialer
+	// HAProxyFiles are further files of HAProxy's configuration; those of the
+	// templates are known.
+	HAProxyFiles []string
+	// FileLimit is how many descriptors the agent may have; zero: as many as this
+	// process.
+	FileLimit uint64
+}
+
+// Agent is what a running agent says of itself.
+type Agent struct {
+	Version     string
+	ConfigError string
+	Listeners   map[string]string // address by name
+	Failing     map[string]string // trouble by sink or source
+	// Nodes are those that its sources list, by cluster.
+	Nodes map[string][]topology.Node
+}
+
+// Session is a login at a node.
+type Session interface {
+	// Value asks a question whose answer is one row of one column.
+	Value(ctx context.Context, sql string) (string, error)
+	Close()
+}
+
+// ConsulAnswer is what a read of a prefix tells.
+type ConsulAnswer struct {
+	Keys int
+	// Filtered: the token hid some of it.
+	Filtered bool
+}
+
+// patience bounds each question.
+const patience = 3 * time.Second
+
+// Run makes every check.
+func Run(ctx context.Context, o Options) []Result {
+	if o.Dial == nil {
+		o.Dial = new(net.Dialer).DialContext
+	}
+	if o.Getenv == nil {
+		o.Getenv = func(string) string { return "" }
+	}
+	x := &exam{Options: o}
+	var all []Result
+	for _, c := range Checks {
+		for _, r := range c.run(ctx, x) {
+			r.Check = c.Name
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// Worst is the highest level of all results.
+func Worst(results []Result) Level {
+	worst := OK
+	for _, r := range results {
+		if r.Level == Fail || r.Level == Warn && worst == OK {
+			worst = r.Level
+		}
+	}
+	return worst
+}
+
+// exam is one run, and what its checks have found out for one another.
+type exam struct {
+	Options
+
+	agent *Agent // of runningAgent
+	asked bool
+	seen  []node // of logins; in the order of clusters and nodes
+}
+
+func (x *exam) ask(ctx context.Context) *Agent {
+	if !x.asked && x.Agent != nil {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		x.agent = x.Agent(ctx)
+	}
+	x.asked = true
+	return x.agent
+}

@@ -1,0 +1,174 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/pgsteer/pgsteer/agent/config"
+)
+
+func haproxyFiles(_ context.Context, x *exam) []Result {
+	files := slices.Clone(x.HAProxyFiles)
+	for _, t := range x.Config.Templates {
+		files = append(files, checkedFiles(t)...)
+	}
+	slices.Sort(files)
+	var all []Result
+	var text haproxyText
+	for _, file := range slices.Compact(files) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			all = append(all, Result{
+				Subject: file, Level: Warn, Tried: "read it", Found: err.Error(), Do: "run doctor as a user who may read it, after the agent has written it once",
+			})
+			continue
+		}
+		text.add(file, string(b))
+	}
+	all = append(all, text.judge()...)
+	mode := x.Config.Listen.SocketMode
+	if l, ok := text.find("external-check", "command"); ok && mode&0o006 != 0o006 {
+		all = append(all, Result{
+			Subject: l.at, Level: Warn, Tried: "compare it with listen.socket_mode",
+			Found: "the agent's socket has mode " + mode.String() + ", and HAProxy runs the command as its own user",
+			Do:    "socket_mode: 0666, or HAProxy's user in the agent's group",
+		})
+	}
+	return all
+}
+
+// checkedFiles are the files that HAProxy reads by a template's check: each -f, the
+// staged one by its final place.
+func checkedFiles(t config.Template) []string {
+	if len(t.Check) == 0 || !strings.Contains(filepath.Base(t.Check[0]), "haproxy") {
+		return nil
+	}
+	var files []string
+	for i, arg := range t.Check {
+		if i > 0 && t.Check[i-1] == "-f" && !strings.Contains(arg, "{{") {
+			files = append(files, arg)
+		}
+	}
+	for _, f := range t.Files {
+		files = append(files, f.Destination)
+	}
+	return files
+}
+
+// haproxyLine is a line of HAProxy's configuration, in words.
+type haproxyLine struct {
+	at    string // file:line
+	words []string
+}
+
+// haproxyText is HAProxy's configuration, as far as it is understood here: words
+// divided by blanks, without quotes.
+type haproxyText struct {
+	files []string
+	lines []haproxyLine
+}
+
+func (t *haproxyText) add(file, text string) {
+	t.files = append(t.files, file)
+	for i, line := range strings.Split(text, "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		if words := strings.Fields(line); len(words) > 0 {
+			t.lines = append(t.lines, haproxyLine{fmt.Sprintf("%s:%d", file, i+1), words})
+		}
+	}
+}
+
+// find is the first line that begins with these words.
+func (t *haproxyText) find(words ...string) (haproxyLine, bool) {
+	for _, l := range t.lines {
+		if len(l.words) >= len(words) && slices.Equal(l.words[:len(words)], words) {
+			return l, true
+		}
+	}
+	return haproxyLine{}, false
+}
+
+// holds is the first line with a word at any place.
+func (t *haproxyText) holds(word string) (haproxyLine, bool) {
+	for _, l := range t.lines {
+		if slices.Contains(l.words, word) {
+			return l, true
+		}
+	}
+	return haproxyLine{}, false
+}
+
+// judge looks for what is known to go wrong (reports of haproxy/haproxy).
+func (t *haproxyText) judge() []Result {
+	if len(t.files) == 0 {
+		return nil
+	}
+	var all []Result
+	bad := func(level Level, l haproxyLine, found, do string) {
+		all = append(all, Result{Subject: l.at, Level: level, Tried: "look for " + l.words[0], Found: found, Do: do})
+	}
+	chroot := ""
+	if l, ok := t.find("chroot"); ok && len(l.words) > 1 {
+		chroot = l.words[1]
+		if info, err := os.Stat(chroot); err != nil || !info.IsDir() {
+			bad(Fail, l, "the folder of chroot is not there: haproxy -c accepts that, and up to 3.0 a reload then ends every process", "make it, or drop the line")
+		}
+	}
+	if l, ok := t.find("option", "pgsql-check"); ok {
+		bad(Warn, l, "pgsql-check takes standbys, and servers without free slots, for good ones", "drop it: check, and agent-check, are enough")
+	}
+	if l, ok := t.holds("load-server-state-from-file"); ok {
+		bad(Warn, l, "a state file brings servers up by their first TCP check, whatever pgsteer said before, and mixes up addresses that changed", "drop it")
+	}
+	for _, l := range t.lines {
+		if slices.Contains(l.words, "agent-check") && l.words[0] == "server" && !slices.Contains(l.words, "agent-send") && !slices.Contains(l.words, "agent-port") {
+			bad(Warn, l, "agent-check without agent-send: the common port is asked about nobody, and up to 2.6 each check takes 200 ms longer", "agent-send \"CLUSTER POOL NODE\\n\", or a port of agent_check.ports")
+			break
+		}
+	}
+	t.external(chroot, bad)
+	if len(all) == 0 {
+		all = append(all, Result{Subject: strings.Join(t.files, " "), Level: OK, Tried: "read them", Found: "nothing that is known to misroute"})
+	}
+	return all
+}
+
+// external looks at external-check: HAProxy says nothing when its command cannot
+// run, but takes every server for dead.
+func (t *haproxyText) external(chroot string, bad func(Level, haproxyLine, string, string)) {
+	l, ok := t.find("external-check", "command")
+	if !ok {
+		return
+	}
+	if !t.global("external-check") {
+		bad(Fail, l, "there is no external-check in global: HAProxy does not start so", "external-check in global")
+	}
+	if !t.global("insecure-fork-wanted") {
+		bad(Fail, l, "there is no insecure-fork-wanted in global: as another user than root the check cannot start, and every server is down", "insecure-fork-wanted in global")
+	}
+	if len(l.words) < 3 {
+		return
+	}
+	command := l.words[2]
+	info, err := os.Stat(filepath.Join(chroot, command))
+	switch {
+	case err != nil && chroot != "":
+		bad(Fail, l, command+" is not inside of chroot "+chroot+": every server is down, and haproxy -c says nothing", "drop chroot; a check needs more than its own file there")
+	case err != nil:
+		bad(Fail, l, err.Error(), "name a program that is there, with its whole path")
+	case info.IsDir() || info.Mode()&0o111 == 0:
+		bad(Fail, l, command+" cannot be executed", "chmod 0755")
+	}
+	if chroot != "" && err == nil {
+		bad(Warn, l, "with chroot "+chroot+" the command finds the agent's socket only if that is inside too", "drop chroot, or take agent-check")
+	}
+}
+
+// global reports whether a setting stands alone on a line, as those of global do.
+func (t *haproxyText) global(word string) bool {
+	return slices.ContainsFunc(t.lines, func(l haproxyLine) bool { return len(l.words) == 1 && l.words[0] == word })
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/xds"
+)
+
+type bootstrapCmd struct {
+	NodeID     string   `default:"envoy" help:"Envoy's node id (${default}). With envoy.tls.client_ca_file it must be a name in Envoy's certificate."`
+	Cluster    string   `default:"pg-clients" help:"Envoy's node cluster (${default})."`
+	Clusters   []string `help:"Database clusters this Envoy needs."`
+	Server     []string `default:"127.0.0.1:7434" placeholder:"HOST:PORT" help:"The agents' xDS listeners (${default}); Envoy asks another one when its own is away."`
+	Admin      string   `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Envoy's admin address (${default})."`
+	CAFile     string   `placeholder:"FILE" help:"Certificates that the agents' must be signed by; makes Envoy speak TLS. Envoy reads this file and the next two when it starts."`
+	CertFile   string   `placeholder:"FILE" help:"Envoy's certificate."`
+	KeyFile    string   `placeholder:"FILE" help:"Its key."`
+	ServerName string   `placeholder:"NAME" help:"Name in the agents' certificates; needed with --ca-file and several agents."`
+	Check      bool     `help:"Let Envoy itself validate the file (envoy --mode validate) before it is printed."`
+	Envoy      string   `default:"envoy" placeholder:"PATH" help:"The program for --check (${default})."`
+}
+
+// Validate refuses combinations that no Envoy could use.
+func (c *bootstrapCmd) Validate() error {
+	switch {
+	case (c.CertFile == "") != (c.KeyFile == ""):
+		return errors.New("--cert-file and --key-file need each other")
+	case c.CAFile == "" && c.CertFile+c.ServerName != "":
+		return errors.New("--cert-file and --server-name need --ca-file, without which Envoy speaks no TLS")
+	case c.CAFile != "" && c.ServerName == "" && len(c.Server) > 1:
+		return errors.New("--ca-file needs --server-name when there are several agents")
+	}
+	return nil
+}
+
+// Run prints the bootstrap file.
+func (c *bootstrapCmd) Run(ctx context.Context, std streams) error {
+	o := xds.BootstrapOptions{NodeID: c.NodeID, Cluster: c.Cluster, Clusters: c.Clusters}
+	for _, s := range c.Server {
+		server, err := topology.ParseAddress(s)
+		if err != nil {
+			return fmt.Errorf("--server: %w", err)
+		}
+		o.Servers = append(o.Servers, server)
+	}
+	var err error
+	if o.AdminAddress, err = topology.ParseAddress(c.Admin); err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	if o.TLS = (xds.BootstrapTLS{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName}); c.CAFile != "" && c.ServerName == "" {
+		o.TLS.ServerName = o.Servers[0].Host
+	}
+	text := xds.Bootstrap(o)
+	if c.Check {
+		if err := validateEnvoy(ctx, c.Envoy, text); err != nil {
+			return err
+		}
+	}
+	_, err = io.WriteString(std.out, text)
+	return err
+}
+
+// validateEnvoy lets Envoy read a file without starting.
+func validateEnvoy(ctx context.Context, program, text string) error {
+	f, err := os.CreateTemp("", "envoy-*.yaml")
+	if err != nil {
+		return fmt.Errorf("--check: %w", err)
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	if _, err := f.WriteString(text); err != nil {
+		return fmt.Errorf("--check: %w", errors.Join(err, f.Close()))
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("--check: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, program, "--mode", "validate", "-c", f.Name(), "-l", "error").CombinedOutput()
+	if _, refused := errors.AsType[*exec.ExitError](err); refused {
+		return fmt.Errorf("%s refuses the file, nothing is printed: %s", program, strings.TrimSpace(string(out)))
+	}
+	if err != nil {
+		return fmt.Errorf("--check: run %s: %w; name it with --envoy", program, err)
+	}
+	return nil
+}
+
+// envoys prints what is served to Envoys.
+func (c *statusCmd) envoys(ctx context.Context, std streams) error {
+	var s xds.Status
+	if err := c.get(ctx, "/debug/xds", &s); err != nil {
+		return err
+	}
+	if c.Output == "json" {
+		return c.json(std, s)
+	}
+	if !s.Answering {
+		fmt.Fprintf(std.out, "No Envoy is answered before these clusters are decided: %s\n", strings.Join(s.Waiting, " "))
+	}
+	for _, l := range s.Held {
+		fmt.Fprintf(std.out, "Listener %s differs from the configuration; it changes with its writer or with envoy.release.\n", l)
+	}
+	if len(s.Streams) == 0 {
+		fmt.Fprintln(std.out, "No Envoy is subscribed.")
+		return nil
+	}
+	w := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NODE\tPEER\tPROTOCOL\tAGE\tTYPE\tASKED FOR\tSENT\tRESOURCES\tACKED\tREFUSED\tWHY")
+	for _, st := range s.Streams {
+		for _, t := range st.Types {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", st.Node, st.Peer, st.Protocol,
+				time.Since(st.Since).Round(time.Second), t.Type, t.Asked(), t.Sent, t.Resources, t.Acked, t.Refused, t.Refusal)
+		}
+	}
+	return w.Flush()
+}

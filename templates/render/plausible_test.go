@@ -1,0 +1,31 @@
+package render
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestCheckHAProxy(t *testing.T) {
+	server := func(name, at string) Server { return Server{Name: name, Address: netip.MustParseAddrPort(at)} }
+	view := View{Clusters: []Cluster{{Name: "main", Pools: []Pool{
+		{Cluster: "main", Name: "primary", Servers: []Server{server("n1", "10.0.0.1:5432"), server("n6", "[fd00::6]:5432")}},
+		{Cluster: "main", Name: "reports", Servers: []Server{server("n1", "10.0.0.1:6432")}},
+	}}}}
+	const whole = "frontend f\n bind 127.0.0.1:5000\nbackend b\n server n1 10.0.0.1:5432\n server n6 [fd00::6]:5432 check\n" +
+		"backend r\n server n1 10.0.0.1:6432\n"
+	for _, c := range []struct{ name, text, fault string }{
+		{"whole", whole, ""},
+		{"cut in the middle of a line", whole[:len(whole)-3], "does not end"},
+		{"cut after a line", whole[:strings.Index(whole, "backend r")], "pool main/reports lacks its node n1 at 10.0.0.1:6432"},
+		{"without a server", strings.Replace(whole, "server n6", "# server n6", 1), "pool main/primary lacks its node n6 at [fd00::6]:5432"},
+		{"a longer port is another one", strings.Replace(whole, ":6432", ":64320", 1), "lacks its node n1"},
+		{"without a listener", strings.Replace(whole, "bind", "#bind", 1), "no bind"},
+		{"a listen with its address", "listen f 127.0.0.1:5000\n" + whole[strings.Index(whole, "backend b"):], ""},
+	} {
+		err := CheckHAProxy([]byte(c.text), view)
+		if (err == nil) != (c.fault == "") || err != nil && !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.fault)
+		}
+	}
+}

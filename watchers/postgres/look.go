@@ -1,0 +1,43 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Look is one session for a look at a server by hand.
+type Look struct {
+	door *door
+	pg   *pgconn.PgConn
+}
+
+// Login logs in once, as a prober with these options would, and says in a prober's
+// classes why not. Interval, WriteProbe and Agent have no meaning here.
+func Login(ctx context.Context, o Options) (*Look, *topology.Failure) {
+	o.setDefaults()
+	if err := o.check(); err != nil {
+		return nil, o.failure(topology.FailLocal, err.Error())
+	}
+	d := newDoor(&o, o.Address, func() {})
+	pg, _, f := d.login(ctx, o.LoginTimeout)
+	if f != nil {
+		d.conns.part()
+		return nil, f
+	}
+	return &Look{d, pg}, nil
+}
+
+// Value asks a question whose answer is one row of one column.
+func (l *Look) Value(ctx context.Context, sql string) (string, error) {
+	b, err := one(l.pg.ExecParams(ctx, sql, nil, nil, nil, nil))
+	return string(b), err
+}
+
+// Close ends the session so that PostgreSQL logs nothing.
+func (l *Look) Close() {
+	hangUp(l.pg)
+	l.door.conns.part()
+}

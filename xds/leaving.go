@@ -1,0 +1,76 @@
+package xds
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/xds/resources"
+)
+
+// leaving are the nodes that are gone from pools whose nodes Envoy asks about, by
+// pool. Envoy ends sessions only of hosts that are listed, so they stay until it
+// has certainly asked once more.
+type leaving map[string][]leaver
+
+type leaver struct {
+	resources.Host
+	until topology.Mono
+}
+
+// A node that is gone stays for so many checks, and at least for the time that an
+// Envoy on a busy host may be behind.
+const (
+	leavingChecks = 10
+	leavingLeast  = 5 * time.Second
+)
+
+// of tells who is leaving a pool.
+func (l leaving) of(cluster, pool string) []resources.Host {
+	var all []resources.Host
+	for _, x := range l[resources.Name(cluster, pool)] {
+		all = append(all, x.Host)
+	}
+	return all
+}
+
+// note compares a decision with what is published, and tells when the next of
+// those that left has been listed long enough, if there is one.
+func (l leaving) note(snap *topology.Snapshot, old *publication, interval time.Duration, now topology.Mono) (next topology.Mono, any bool) {
+	if old == nil {
+		return 0, false
+	}
+	for pool, was := range old.checked {
+		here := present(snap, pool)
+		stay := slices.DeleteFunc(l[pool], func(x leaver) bool { return now >= x.until || slices.Contains(here, x.Host) })
+		for _, h := range was {
+			if !slices.Contains(here, h) {
+				stay = append(stay, leaver{h, now.Add(max(leavingLeast, leavingChecks*interval))})
+			}
+		}
+		l[pool] = stay
+		if len(stay) == 0 {
+			delete(l, pool)
+		}
+		for _, x := range stay {
+			if !any || x.until < next {
+				next, any = x.until, true
+			}
+		}
+	}
+	return next, any
+}
+
+// present are the hosts of a pool by a decision.
+func present(snap *topology.Snapshot, name string) []resources.Host {
+	var all []resources.Host
+	for _, p := range snap.Pools {
+		if resources.Name(snap.Cluster, p.Pool) != name {
+			continue
+		}
+		for _, v := range p.Nodes {
+			all = append(all, resources.Host{Node: v.Node, Address: v.Address})
+		}
+	}
+	return all
+}
