@@ -13,6 +13,8 @@ const (
 	loginAgain = time.Minute
 	// startingAgain spaces the attempts at a server that takes no session now.
 	startingAgain = 2 * time.Second
+	// refusedAgain spaces the attempts at a closed port in a burst.
+	refusedAgain = 100 * time.Millisecond
 	// oddAgain spaces the attempts at something that is no PostgreSQL, or refuses
 	// for an unforeseen reason.
 	oddAgain = 5 * time.Second

@@ -99,8 +99,13 @@ func (p *Prober) full(ctx context.Context) {
 
 // interval is the time between two full probes, or two attempts at a session.
 func (p *Prober) interval() time.Duration {
-	if p.loop.session == nil && Pace(p.pace.Load()) == BackOff {
+	switch pace := Pace(p.pace.Load()); {
+	case p.loop.session != nil:
+	case pace == BackOff:
 		return max(p.o.Interval, startingAgain)
+	case pace == Burst && closed(p.loop.lastFailure):
+		// It may be the next writer that restarts; nobody pays for a refusal.
+		return min(p.o.Interval, refusedAgain)
 	}
 	return p.o.Interval
 }

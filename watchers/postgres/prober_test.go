@@ -136,6 +136,19 @@ func TestLostSessionInBurstIsSeenAtTheNextRoleTick(t *testing.T) {
 	})
 }
 
+// A server that restarts in a burst may be the next writer; out of a burst its
+// closed port is asked at the usual pace.
+func TestRestartInABurstIsSeenSoon(t *testing.T) {
+	withRig(t, pgtest.State{Refuse: true}, Options{}, func(r *rig) {
+		r.SetPace(Burst)
+		r.want(r.after(350*ms), "!refused !refused !refused !refused")
+		r.server.Set(func(s *pgtest.State) { *s = pgtest.State{Probe: replica} })
+		if got := words(r.after(100 * ms)); !strings.HasPrefix(got, "login full=standby") {
+			t.Errorf("observed %q within 100 ms after the restart", got)
+		}
+	})
+}
+
 // A burst does not watch the session between its questions; when it is over, the
 // session is watched from that moment on, not from the next question on.
 func TestLostSessionRightAfterABurstIsSeenAtOnce(t *testing.T) {
