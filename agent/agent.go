@@ -68,6 +68,7 @@ type Agent struct {
 	views   latest.Map[string, topology.View]
 	store   *store
 	systemd systemd.Notifier
+	bursts  burstBudget
 	haproxy atomic.Pointer[runtimeapi.Pusher] // nil while no HAProxy is told
 
 	// cfg is what runs; the goroutine of Run exchanges it.

@@ -49,6 +49,7 @@ type cluster struct {
 func (c *cluster) run(ctx context.Context) error {
 	defer close(c.over)
 	defer c.tap.Close(cutByEnd)
+	defer c.watch.rest()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -178,7 +179,7 @@ func (a *Agent) buildCluster(cfg *config.Config, cl config.Cluster, client *cons
 		name: cl.Name, wake: watchers.NewNudge(), inbox: make(chan topology.Observation, 64), over: make(chan struct{}),
 		now: a.now, views: &a.views, save: a.store.put, log: w.log, watch: w,
 	}
-	w.report = c.report
+	w.report, w.bursts = c.report, &a.bursts
 	policy := cfg.Policy(cl.Name)
 	c.policy.Store(&policy)
 	return &part{

@@ -43,7 +43,11 @@ type watch struct {
 	authority authoritySource
 	sources   map[topology.SourceID]*resolve.Source
 
+	// bursts is the agent's; nil: without bounds, for a watch that is only looked at.
+	bursts *burstBudget
+
 	// These belong to the state goroutine.
+	burst  int               // what it has of bursts
 	probes map[string]*probe // by node
 	policy *topology.Policy  // the newest one of check
 	ports  postgres.Ports    // the pools' own, by that policy
@@ -223,6 +227,11 @@ func (w *watch) follow(ctx context.Context, nodes []topology.Node, d topology.De
 	if len(d.Burst)+len(d.BackOff) > 0 {
 		w.nudgeNames() // a node that does not answer may have moved
 	}
+	if w.bursts != nil {
+		if w.burst = w.bursts.hold(w.burst, len(d.Burst)); w.burst == 0 {
+			d.Burst = nil
+		}
+	}
 	for _, n := range nodes {
 		p := w.probes[n.Name]
 		if p == nil {
@@ -242,6 +251,13 @@ func (w *watch) follow(ctx context.Context, nodes []topology.Node, d topology.De
 	}
 }
 
+// rest gives back what it has of the agent's bursts.
+func (w *watch) rest() {
+	if w.bursts != nil {
+		w.burst = w.bursts.hold(w.burst, 0)
+	}
+}
+
 func (w *watch) nudgeNames() {
 	for _, s := range w.sources {
 		s.Nudge()
@@ -258,7 +274,7 @@ func (w *watch) asked(n topology.Node) postgres.Options {
 	return postgres.Options{
 		Cluster: w.cluster.Name, Node: n.Name, Address: n.Address,
 		User: pg.User, Database: pg.Database, Password: w.password, TLS: tlsConfig, PlainToo: pg.SSLMode == config.SSLPrefer,
-		Interval: pg.Interval, QueryTimeout: pg.QueryTimeout, ConnectTimeout: pg.ConnectTimeout, LoginEvery: pg.LoginEvery,
+		Interval: pg.Interval, BurstInterval: burstInterval, QueryTimeout: pg.QueryTimeout, ConnectTimeout: pg.ConnectTimeout, LoginEvery: pg.LoginEvery,
 		WriteProbe: pg.WriteProbe, Agent: w.agent, Now: w.now, Logger: w.base.With("component", "postgres"),
 	}
 }

@@ -12,9 +12,10 @@ import (
 
 // The paces of a prober (package watchers/postgres).
 const (
-	confirmAfter  = 75 * time.Millisecond // between the two attempts that prove a refusal
-	startingAgain = 2 * time.Second       // at a server that takes no session now
-	oddAgain      = 5 * time.Second       // at what is no PostgreSQL
+	confirmAfter  = 75 * time.Millisecond  // between the two attempts that prove a refusal
+	startingAgain = 2 * time.Second        // at a server that takes no session now
+	refusedAgain  = 100 * time.Millisecond // at a closed port in a burst
+	oddAgain      = 5 * time.Second        // at what is no PostgreSQL
 	loginTimeout  = 2 * time.Second
 	writeEvery    = time.Second
 	writeTimeout  = 2 * time.Second
@@ -171,10 +172,15 @@ func (p *prober) ask() {
 
 // interval is the time between two full probes, or two attempts at a session.
 func (p *prober) interval() time.Duration {
-	if !p.session && p.pace == paceBackOff {
-		return max(p.run.s.probing.Interval, startingAgain)
+	every := p.run.s.probing.Interval
+	switch {
+	case p.session:
+	case p.pace == paceBackOff:
+		return max(every, startingAgain)
+	case p.pace == paceBurst && closed(p.probe.last):
+		return min(every, refusedAgain)
 	}
-	return p.run.s.probing.Interval
+	return every
 }
 
 // full asks for everything, over a new session if there is none.
