@@ -101,6 +101,17 @@ func TestParseProcesses(t *testing.T) {
 	}
 }
 
+// A master whose workers all are on their way out is one; another socket is none.
+func TestProcesses(t *testing.T) {
+	const old = "100 master 1 [failed: 0] 0d 2.6.12\n# workers\n# old workers\n101 worker 1 0d 2.6.12\n\n"
+	if p, err := answering(t, old).Processes(t.Context()); err != nil || !p.Old[101] {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err := answering(t, "Unknown command\n\n").Processes(t.Context()); err == nil {
+		t.Errorf("the answer of another socket counts as %+v", p)
+	}
+}
+
 func TestParseRefusesSocketsOnANetwork(t *testing.T) {
 	for socket, good := range map[string]bool{
 		"/run/haproxy/admin.sock": true, "127.0.0.1:9999": true, "[::1]:9999": true, "localhost:9999": true,

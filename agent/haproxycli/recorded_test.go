@@ -1,6 +1,7 @@
 package haproxycli_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,6 +66,21 @@ func TestFaultsOfRecordedVersions(t *testing.T) {
 		}
 		if s := strings.Join(got, " "); s != want {
 			t.Errorf("%s: %q, want %q", version, s, want)
+		}
+	}
+}
+
+// The versions whose -c takes an empty file are those of which it is said.
+func TestFaultOfTheCheckIsRecorded(t *testing.T) {
+	for _, version := range haproxytest.Versions(t) {
+		v, _ := haproxycli.ParseVersion(version)
+		if v.Before(haproxycli.V(2, 6, 0)) {
+			continue // not measured
+		}
+		_, code := haproxytest.Check(t, version, "empty, with -S")
+		known := slices.ContainsFunc(haproxycli.Known(v), func(f haproxycli.Fault) bool { return strings.Contains(f.What, "-S accepts an empty file") })
+		if known != (code == 0) {
+			t.Errorf("%s ends with %d on an empty file, and the fault is known of it: %t", version, code, known)
 		}
 	}
 }

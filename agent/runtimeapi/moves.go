@@ -16,11 +16,11 @@ import (
 type moves struct {
 	now    map[server]netip.AddrPort
 	former map[server]map[netip.AddrPort]bool
-	of     map[int]map[server]netip.AddrPort // the addresses in old workers, which do not change
+	of     map[int]map[server]running // the servers of old workers, which do not move
 }
 
 func newMoves() moves {
-	return moves{now: make(map[server]netip.AddrPort), former: make(map[server]map[netip.AddrPort]bool), of: make(map[int]map[server]netip.AddrPort)}
+	return moves{now: make(map[server]netip.AddrPort), former: make(map[server]map[netip.AddrPort]bool), of: make(map[int]map[server]running)}
 }
 
 // note takes the addresses of a snapshot over.
@@ -59,14 +59,11 @@ func (m moves) in(ctx context.Context, at haproxycli.Socket, pid int) (map[serve
 		if err != nil {
 			return nil, err
 		}
-		m.of[pid] = make(map[server]netip.AddrPort)
-		for ref, r := range has {
-			m.of[pid][ref] = r.address
-		}
+		m.of[pid] = has
 	}
 	out := make(map[server]bool)
 	for srv, former := range m.former {
-		if former[m.of[pid][srv]] {
+		if former[m.of[pid][srv].address] {
 			out[srv] = true
 		}
 	}

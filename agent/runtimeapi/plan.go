@@ -156,7 +156,7 @@ func (s step) phase() int {
 // inOrder sorts steps by phase, and by name within one.
 func inOrder(steps []step) {
 	slices.SortFunc(steps, func(a, b step) int {
-		return cmp.Or(a.phase()-b.phase(), a.server.Compare(b.server))
+		return cmp.Or(a.phase()-b.phase(), a.Compare(b.server))
 	})
 }
 

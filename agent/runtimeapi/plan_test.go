@@ -151,7 +151,7 @@ func TestPlanTellsWeights(t *testing.T) {
 
 func TestPlanHoldsWhatIsUndecided(t *testing.T) {
 	s := snapshot(1, 1, pool("primary", topology.ModeWrite, undecided, down))
-	commands, confirmed := told(t, s, map[server]want{{"be_main_primary", "n1"}: {verdict: up, weight: 100}})
+	commands, confirmed := told(t, s, map[server]want{{Backend: "be_main_primary", Server: "n1"}: {verdict: up, weight: 100}})
 	want := []string{"set server be_main_primary/n2 agent down", "shutdown sessions server be_main_primary/n2"}
 	if diff := cmp.Diff(want, commands); diff != "" {
 		t.Error(diff)

@@ -95,7 +95,7 @@ func TestHAProxyReloadsAndPgsteerDies(t *testing.T) {
 		f.do(<-reloaded)
 		f.decided("n1")
 		f.within(10*time.Second, "pgsteer to have looked into the old workers", func() bool {
-			return f.sink("runtimeapi old workers of "+f.haproxy.MasterSocket()).Gauges["old_workers"] > 0
+			return f.sink("runtimeapi old workers of " + f.haproxy.MasterSocket()).Gauges["old_workers"] > 0
 		})
 		f.writing(tr.fresh, f.writer())
 	}

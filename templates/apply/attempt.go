@@ -7,9 +7,14 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"time"
 
 	"github.com/pgsteer/pgsteer/agent/haproxycli"
 )
+
+// endedPause is how long texts are left alone on which HAProxy ended: each try may
+// take the service away for seconds. Retry, and other texts, do not wait for it.
+const endedPause = 10 * time.Minute
 
 // rejection is the check's word that a text is wrong.
 type rejection struct{ err error }
@@ -40,7 +45,11 @@ func (w *worker) apply(ctx context.Context) {
 	default:
 		w.rejected = false
 	}
-	w.fault, w.nextTry = err.Error(), w.now().Mono.Add(w.backOff.NextBackOff())
+	pause := w.backOff.NextBackOff()
+	if errors.Is(err, errEnded) {
+		pause = endedPause
+	}
+	w.fault, w.nextTry = err.Error(), w.now().Mono.Add(pause)
 	w.refuse(reason, w.fault, output)
 }
 
@@ -130,7 +139,7 @@ func (w *worker) makeLive(ctx context.Context, before []Text) (string, error) {
 	if errors.Is(err, errNotRunning) && w.failedIs != w.desiredIs {
 		return output, err // nobody runs on the earlier files; the checked ones are for the next start
 	}
-	w.failedIs = w.desiredIs // HAProxy may have ended on them: they are not for its next start
+	w.failedIs = w.desiredIs // not for the next start of a HAProxy that may have ended on them
 	if w.good != nil {
 		before = w.good
 	}

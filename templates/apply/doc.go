@@ -16,7 +16,8 @@
 //   - A reload that fails or cannot be confirmed puts the last good files back,
 //     so that a restart of the program never meets a bad one. It is repeated
 //     with back-off, up to a minute, and so is a check that refused a text, since
-//     what it stumbled over may lie elsewhere. Retry makes it at once.
+//     what it stumbled over may lie elsewhere; a reload in which HAProxy ended, after
+//     ten minutes. Retry makes it at once.
 //   - A node or tag that no file can hold is left out with a warning, and all
 //     others go on.
 //   - Nothing is rendered while a cluster of the group has not delivered its

@@ -5,42 +5,16 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/lab"
+	"github.com/pgsteer/pgsteer/internal/lab/labtest"
 	"github.com/pgsteer/pgsteer/templates/render"
 )
-
-// findHAProxy returns the program, or skips; a run that must be complete fails.
-func findHAProxy(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{"haproxy", "/usr/sbin/haproxy"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal("haproxy is not installed; run scripts/setup test")
-	}
-	t.Skip("haproxy is not installed; run scripts/setup test")
-	return ""
-}
-
-// freePort returns a port that was free a moment ago.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
 
 // eventually waits for a condition of the world outside.
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -57,39 +31,41 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // realBench is a group whose files a real HAProxy in master-worker mode reads.
 type realBench struct {
 	*bench
-	bin, socket string
-	port        int
+	lab     *lab.Lab
+	haproxy *lab.HAProxy
 }
 
 const listenerPerServer = `global
   stats socket {{ haproxySocket .Options.StatsSocket }} mode 660 level admin
-{{ with index .Vars "global" }}  {{ . }}
-{{ end }}defaults
+{{ range (index (index .Clusters 0).Pools 0).Servers }}{{ with index .Tags "chroot" }}  chroot {{ . }}
+{{ end }}{{ end }}defaults
   mode tcp
   timeout connect 1s
   timeout client 1m
   timeout server 1m
 listen l
-  bind 127.0.0.1:{{ .Vars.port }}
+  bind {{ .Vars.bind }}
 {{ range (index (index .Clusters 0).Pools 0).Servers }}  server {{ haproxyName .Name }} {{ hostport . }}
 {{ end }}`
 
 func newRealBench(t *testing.T) *realBench {
 	t.Helper()
-	b := &realBench{bench: newBench(t), bin: findHAProxy(t), port: freePort(t)}
-	dir, err := os.MkdirTemp("", "pgs") // short: paths of sockets are limited
+	b := &realBench{bench: newBench(t), lab: labtest.ForTest(t, lab.NeedHAProxy)}
+	bin, err := lab.HAProxyProgram()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	b.socket = filepath.Join(dir, "m")
+	addr, err := b.lab.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
 	b.group.Files[0].Template.Text = listenerPerServer
 	b.group.Settings = render.Settings{
-		Options: render.Options{StatsSocket: filepath.Join(dir, "s")},
-		Vars:    map[string]string{"port": fmt.Sprint(b.port)},
+		Options: render.Options{StatsSocket: b.lab.SocketPath("admin.sock")},
+		Vars:    map[string]string{"bind": addr},
 	}
-	b.group.Check = []string{b.bin, "-c", "-f", "{{.Staged}}"}
-	b.group.Reload, b.group.MasterSocket = nil, b.socket
+	b.group.Check = []string{bin, "-c", "-f", "{{.Staged}}"}
+	b.group.Reload, b.group.MasterSocket = nil, b.lab.SocketPath("haproxy-master.sock")
 	b.group.ReloadInterval, b.group.Timeout = 100*time.Millisecond, 10*time.Second
 	return b
 }
@@ -97,24 +73,12 @@ func newRealBench(t *testing.T) *realBench {
 // serve starts HAProxy on the present file.
 func (b *realBench) serve() {
 	b.t.Helper()
-	cmd := exec.Command(b.bin, "-W", "-S", b.socket, "-f", b.file)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	var out tail
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
+	o := lab.HAProxyOptions{ConfigFile: b.file, AdminSocket: b.group.Settings.Options.StatsSocket}
+	h, err := b.lab.HAProxy(b.t.Context(), o)
+	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		_ = cmd.Wait()
-		if b.t.Failed() {
-			b.t.Logf("haproxy said:\n%s", out.String())
-		}
-	})
-	eventually(b.t, "haproxy's master answers", func() bool {
-		_, err := master{b.socket}.processes(b.t.Context())
-		return err == nil
-	})
+	b.haproxy = h
 }
 
 // startReal runs the group with real commands.
@@ -215,4 +179,32 @@ func TestRealHAProxyUnconfirmed(t *testing.T) {
 	taken.Close() // the cause goes away, nothing else changes
 	eventually(t, "both servers run", func() bool { return b.servers() == "n1 n2" })
 	b.wantApplied()
+}
+
+// A chroot that is missing passes the check, and up to 3.0 the reload ends every
+// process (haproxy #2784). Whoever starts HAProxy anew meets the last good file.
+func TestRealHAProxyEnds(t *testing.T) {
+	b := newRealBench(t)
+	b.nodes("main", "n1")
+	b.startReal()
+	eventually(t, "the file is there", func() bool { _, err := os.Stat(b.file); return err == nil })
+	b.serve()
+	b.wantApplied()
+	good, _ := os.ReadFile(b.file)
+	failed := b.status().ReloadsFailed
+
+	s := snapshotOf("main", 100, "n1", "n2")
+	s.Nodes[1].Tags = map[string]string{"chroot": filepath.Join(t.TempDir(), "missing")}
+	b.views.Set("main", &topology.View{Snapshot: s})
+	eventually(t, "the reload failed", func() bool { return b.status().ReloadsFailed > failed })
+	if st := b.status(); st.State != StatePending || !strings.Contains(st.Error, "last good files are back") {
+		t.Errorf("status %+v", st)
+	}
+	b.wantFile(string(good))
+	if b.haproxy.PID() == 0 { // else the version keeps the old worker
+		if err := b.haproxy.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "HAProxy serves", func() bool { return b.servers() == "n1" })
 }

@@ -16,10 +16,17 @@ const (
 	// start (a missing chroot) shows up and dies a moment later.
 	masterStay = 300 * time.Millisecond
 	masterAsk  = 2 * time.Second // one look; the socket is deaf while the master starts anew
+	// masterGone is how long nobody may listen in a reload: up to 3.0 nobody does for
+	// 2 to 3 s while the master starts anew and a bind fails.
+	masterGone = 5 * time.Second
 )
 
 // errNotRunning says that nobody listens at the master socket.
 var errNotRunning = errors.New("HAProxy's master process does not answer")
+
+// errEnded says that HAProxy ran before a reload and does not any more: some
+// versions end on a missing chroot (haproxy #2784) or a port that is taken.
+var errEnded = errors.New("HAProxy has ended in the reload")
 
 // master speaks to the CLI of HAProxy's master process.
 type master struct{ socket string }
@@ -68,30 +75,38 @@ func (m master) reload(ctx context.Context) (string, error) {
 }
 
 // confirm waits until a worker that was not there before has appeared and
-// stayed, or until HAProxy counts one more failed reload.
+// stayed, until HAProxy counts one more failed reload, or until it is gone.
 func (m master) confirm(ctx context.Context, before haproxycli.Processes) error {
-	fresh, since := 0, time.Duration(0)
-	blind := "" // why the last look saw nothing
+	var fresh int
+	var stayed, gone time.Duration
+	unseen := "" // why the last look saw nothing
 	look := time.NewTicker(masterPoll)
 	defer look.Stop()
 	for {
 		now, err := m.processes(ctx)
 		switch {
+		case errors.Is(err, errNotRunning):
+			fresh = 0
+			if gone += masterPoll; gone >= masterGone {
+				return errEnded
+			}
 		case err != nil:
-			fresh, blind = 0, ": "+err.Error()
+			fresh, unseen = 0, ": "+err.Error()
 		case now.Failed > before.Failed:
 			return fmt.Errorf("HAProxy counts %d failed reloads; the old worker goes on", now.Failed)
 		case fresh != 0 && now.Workers[fresh]:
-			if since += masterPoll; since >= masterStay {
+			if stayed += masterPoll; stayed >= masterStay {
 				return nil
 			}
 		default:
-			fresh, since, blind = appeared(before, now), 0, ""
+			fresh, stayed, gone, unseen = appeared(before, now), 0, 0, ""
 		}
 		select {
 		case <-ctx.Done():
-			// Never errNotRunning: HAProxy ran when the reload began.
-			return errors.New("no new worker has appeared and stayed, so the reload is not confirmed" + blind)
+			if gone > 0 {
+				return errEnded
+			}
+			return errors.New("no new worker has appeared and stayed, so the reload is not confirmed" + unseen)
 		case <-look.C:
 		}
 	}
