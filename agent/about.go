@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/maintenance"
 	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -26,6 +27,14 @@ func (a *Agent) listeners() map[string]string {
 // about is the agent about itself.
 func (a *Agent) about() status.Agent {
 	s := status.Agent{Version: a.o.Version, StartedAt: a.started, Listeners: a.listeners()}
+	for _, r := range a.book.Set().Active(a.o.Clock()) {
+		if r.Target == maintenance.Agent {
+			s.EnteredAt = r.Since
+		}
+		s.Maintenance = append(s.Maintenance, status.Maintenance{
+			Cluster: r.Cluster, Pool: r.Pool, Node: r.Node, Reason: r.Reason, Who: r.Who, Since: r.Since, Until: r.Until,
+		})
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.ConfigAt = a.configAt

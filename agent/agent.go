@@ -20,6 +20,7 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/maintenance"
 	"github.com/pgsteer/pgsteer/agent/runtimeapi"
 	"github.com/pgsteer/pgsteer/agent/systemd"
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -67,6 +68,8 @@ type Agent struct {
 	now     topology.Ticker
 	views   latest.Map[string, topology.View]
 	store   *store
+	book    *maintenance.Book
+	tokens  atomic.Pointer[tokens] // of those who may change book; nil before the start
 	systemd systemd.Notifier
 	bursts  burstBudget
 	haproxy atomic.Pointer[runtimeapi.Pusher] // nil while no HAProxy is told
@@ -102,6 +105,7 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	a.store = newStore(cfg.StateFolder(o.Getenv), a.log.With("component", "state"))
+	a.book = a.openBook(a.store.dir)
 	if a.parts, _, err = a.build(cfg); err != nil {
 		return nil, err
 	}
@@ -152,6 +156,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer cancel()
 
 	background.Go(func() { a.store.run(storeCtx) })
+	background.Go(func() { a.book.Run(ctx) })
 	a.start(ctx, a.partsNow())
 	a.log.Info("running", "clusters", len(a.cfg.Load().Clusters), "listeners", a.listeners(), "state", a.store.dir)
 	background.Go(func() { a.watchIsolation(ctx) })

@@ -15,14 +15,15 @@ import (
 
 // The names of the parts.
 const (
-	partAgentCheck = "agentcheck"
-	partHealth     = "healthapi"
-	partHealthTLS  = "healthapi-tls"
-	partStatus     = "status"
-	partXDS        = "xds"
-	partRuntime    = "runtimeapi"
-	partTemplates  = "templates"
-	partCluster    = "cluster/" // and the cluster's name
+	partAgentCheck  = "agentcheck"
+	partHealth      = "healthapi"
+	partHealthTLS   = "healthapi-tls"
+	partStatus      = "status"
+	partXDS         = "xds"
+	partRuntime     = "runtimeapi"
+	partTemplates   = "templates"
+	partMaintenance = "maintenance"
+	partCluster     = "cluster/" // and the cluster's name
 )
 
 // plan is a part that a configuration wants.
@@ -34,7 +35,7 @@ type plan struct {
 	check   func() error // nil, or what can fail of make but for the address
 }
 
-// plans lists what a configuration wants. Policies, pools, the local node and
+// plans lists what a configuration wants. Policies, pools, nodes, the local node and
 // Envoy's settings are in no part's made: running parts take them over.
 func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 	var all []plan
@@ -52,19 +53,12 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 		server(partAgentCheck+" "+string(p.Listen), p.Listen, func() (*part, error) { return a.buildAgentCheck(cfg, p.Listen, &p.Server) })
 	}
 	server(partHealth, l.Health, func() (*part, error) { return a.buildHealth(cfg) })
-	if secure := l.HealthTLS; !secure.Address.Off() {
-		all = append(all, plan{
-			name: partHealthTLS, made: fmt.Sprintf("%#v", secure), listens: true,
-			make:  func() (*part, error) { return a.buildHealthTLS(cfg) },
-			check: func() error { _, err := newListenerTLS(secure, a.log); return err },
-		})
+	if !l.HealthTLS.Address.Off() {
+		all = append(all, a.planHealthTLS(cfg))
 	}
 	server(partStatus, l.Status, func() (*part, error) { return a.buildStatus(l.Status) })
 	if path := cfg.StatusSocket(a.o.Getenv); path != "" {
-		all = append(all, plan{
-			name: partSocket, made: path, listens: true,
-			make: func() (*part, error) { return a.buildSocket(path, l.SocketMode) },
-		})
+		all = append(all, a.planSocket(path, l.SocketMode))
 	}
 	if !l.XDS.Off() {
 		all = append(all, a.planXDS(cfg))
@@ -83,10 +77,15 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	records := []any{cfg.Maintenance}
+	if cfg.Maintenance.Store == config.StoreConsul {
+		records = append(records, cfg.Consul)
+	}
+	add(partMaintenance, records, func() (*part, error) { return a.buildMaintenance(cfg, client) })
 	for _, cl := range cfg.Clusters {
 		sources := cl
-		sources.Policy, sources.Pools = config.Policy{}, nil
-		made := []any{sources}
+		sources.Policy, sources.Pools, sources.Nodes = config.Policy{}, nil, nil
+		made := []any{sources, len(cl.Nodes) > 0}
 		if cl.UsesConsul() {
 			made = append(made, cfg.Consul)
 		}
@@ -133,11 +132,16 @@ func (a *Agent) build(cfg *config.Config) (next map[string]*part, stale []string
 	return next, stale, nil
 }
 
+// neverRun is an agent that makes parts and runs none.
+func neverRun(o Options) *Agent {
+	o = o.withDefaults()
+	return &Agent{o: o, log: o.Logger, now: topology.NewTicker(o.Clock), store: newStore("", o.Logger)}
+}
+
 // Check reports everything that would keep an agent from running by a
 // configuration, but for addresses that are in use. It opens no connection.
 func Check(cfg *config.Config) error {
-	o := Options{}.withDefaults()
-	a := &Agent{o: o, log: o.Logger, now: topology.NewTicker(o.Clock), store: newStore("", o.Logger)}
+	a := neverRun(Options{})
 	all, err := a.plans(cfg)
 	if err != nil {
 		return err
@@ -197,7 +201,7 @@ func (a *Agent) buildAgentCheck(cfg *config.Config, address config.ListenAddress
 	p.status = func() []status.Sink {
 		n := srv.Counters()
 		return []status.Sink{{Name: name, State: status.SinkOK, Counters: map[string]uint64{
-			"up": n.Up.Load(), "drain": n.Drain.Load(), "down": n.Down.Load(), "silent": n.Silent.Load(),
+			"up": n.Up.Load(), "drain": n.Drain.Load(), "down": n.Down.Load(), "silent": n.Silent.Load(), "maintenance": n.Maintenance.Load(),
 			"unknown": n.Unknown.Load(), "oversized": n.Oversized.Load(), "empty": n.Empty.Load(),
 			"rejected": n.Rejected.Load(), "failed": n.Failed.Load(),
 		}}}
@@ -216,6 +220,6 @@ func (a *Agent) buildStatus(address config.ListenAddress) (*part, error) {
 func (a *Agent) statusServer() *status.Server {
 	return status.New(status.Options{
 		Views: &a.views, Now: a.now, Clusters: a.clusterNames, Policy: a.policy,
-		Agent: a.about, Sinks: a.sinks, Observations: a.observations(), Envoys: a.envoys, Logger: a.log.With("component", partStatus),
+		Agent: a.about, Sinks: a.sinks, Observations: a.observations(), Envoys: a.envoys, Admin: a.adminServer(), Logger: a.log.With("component", partStatus),
 	})
 }

@@ -33,7 +33,10 @@ type cluster struct {
 	now    topology.Ticker
 	views  *latest.Map[string, topology.View]
 	save   func(topology.Saved)
-	log    *slog.Logger
+	// maintenance is what operators took out.
+	maintenance func() topology.Maintenance
+	heard       <-chan struct{} // closed once that is known
+	log         *slog.Logger
 	// watch follows the state's nodes and demands with probes.
 	watch *watch
 	tap   tap.Tap // sees what is folded and decided
@@ -52,6 +55,7 @@ func (c *cluster) run(ctx context.Context) error {
 	defer c.watch.rest()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	c.learn(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -64,6 +68,21 @@ func (c *cluster) run(ctx context.Context) error {
 		}
 		next := c.decide(ctx)
 		timer.Reset(time.Duration(next - c.now().Mono))
+	}
+}
+
+// learnFor is how long a first decision waits for what other agents know.
+const learnFor = time.Second
+
+// learn waits for the records that other agents have: who was taken out there must
+// not come in here because this agent began later.
+func (c *cluster) learn(ctx context.Context) {
+	patience := time.NewTimer(learnFor)
+	defer patience.Stop()
+	select {
+	case <-c.heard:
+	case <-patience.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -97,7 +116,7 @@ func (c *cluster) report(ctx context.Context) func(topology.Observation) {
 
 func (c *cluster) decide(ctx context.Context) topology.Mono {
 	now, policy := c.now(), c.policy.Load()
-	snap, demand, next := engine.Decide(*policy, now, c.state, topology.Maintenance{})
+	snap, demand, next := engine.Decide(*policy, now, c.state, c.maintenance())
 	view := &topology.View{Snapshot: snap, Facts: engine.Facts(c.state, now), ValidUntil: now.Mono.Add(viewLife)}
 	if snap == c.last {
 		c.views.Refresh(c.name, view)
@@ -178,6 +197,7 @@ func (a *Agent) buildCluster(cfg *config.Config, cl config.Cluster, client *cons
 	c := &cluster{
 		name: cl.Name, wake: watchers.NewNudge(), inbox: make(chan topology.Observation, 64), over: make(chan struct{}),
 		now: a.now, views: &a.views, save: a.store.put, log: w.log, watch: w,
+		maintenance: func() topology.Maintenance { return a.book.Set().Of(cl.Name) },
 	}
 	w.report, w.bursts = c.report, &a.bursts
 	policy := cfg.Policy(cl.Name)
@@ -185,6 +205,7 @@ func (a *Agent) buildCluster(cfg *config.Config, cl config.Cluster, client *cons
 	return &part{
 		begin: func() { a.adopt(c) },
 		run:   func(ctx context.Context) error { return runCluster(ctx, c, w) },
+		live:  w.takeNodes,
 	}, nil
 }
 
@@ -205,7 +226,10 @@ func (a *Agent) adopt(c *cluster) {
 	if o.Saved == nil {
 		o.Saved = a.store.load(c.name)
 	}
-	c.before, c.state = o.Saved, engine.NewState(o)
+	c.before, c.state, c.heard = o.Saved, engine.NewState(o), a.book.Heard()
+	if o.Saved != nil {
+		c.watch.know(o.Saved.Nodes)
+	}
 	a.mu.Lock()
 	a.clusters[c.name] = c
 	a.mu.Unlock()

@@ -8,9 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/agent/statefile"
 	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/xds"
@@ -21,7 +20,7 @@ import (
 // one; another address or other files of TLS need another one.
 func (a *Agent) planXDS(cfg *config.Config) plan {
 	p := plan{
-		name: partXDS, made: fmt.Sprintf("%s %#v", cfg.Listen.XDS, cfg.Envoy.TLS), listens: true,
+		name: partXDS, made: fmt.Sprintf("%s %s %#v", cfg.Listen.XDS, cfg.Envoy.Files, cfg.Envoy.TLS), listens: true,
 		make: func() (*part, error) { return a.buildXDS(cfg) },
 	}
 	if cfg.Envoy.TLS.On() {
@@ -54,7 +53,7 @@ func (a *Agent) buildXDS(cfg *config.Config) (*part, error) {
 	srv := xds.New(xds.Options{
 		Views: &a.views, Now: a.now, Clusters: a.clusterNames, Logger: a.log.With("component", partXDS),
 		Settings: envoySettings(cfg), Memory: listenersFile(filepath.Join(a.store.dir, "envoy-listeners.json")), TLS: given,
-		AnyNode: cfg.Envoy.TLS.NodeIdentity == config.IdentityAny,
+		Files: cfg.Envoy.Files, AnyNode: cfg.Envoy.TLS.NodeIdentity == config.IdentityAny,
 	})
 	p, err := a.served(partXDS, cfg.Listen.XDS, srv.Run)
 	if err != nil {
@@ -88,7 +87,7 @@ func (f listenersFile) Load() ([]byte, error) {
 }
 
 // Save replaces the file.
-func (f listenersFile) Save(b []byte) error { return renameio.WriteFile(string(f), b, 0o600) }
+func (f listenersFile) Save(b []byte) error { return statefile.Write(string(f), b) }
 
 func envoySettings(cfg *config.Config) xds.Settings {
 	listen := make(map[string]topology.Address)

@@ -4,19 +4,23 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
+	"os"
 
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/doctor"
+	"github.com/pgsteer/pgsteer/agent/systemd"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers/consul"
+	"github.com/pgsteer/pgsteer/watchers/pgautofailover"
 	"github.com/pgsteer/pgsteer/watchers/postgres"
 )
 
 // Doctor returns what doctor.Run needs of a configuration: it logs in to nodes and
 // asks Consul exactly as an agent would. It fails where an agent could not be built.
 func Doctor(cfg *config.Config, o Options) (doctor.Options, error) {
-	o = o.withDefaults()
-	a := &Agent{o: o, log: o.Logger, now: topology.NewTicker(o.Clock), store: newStore("", o.Logger)}
+	a := neverRun(o)
 	client, err := a.consulClient(cfg)
 	if err != nil {
 		return doctor.Options{}, err
@@ -30,27 +34,50 @@ func Doctor(cfg *config.Config, o Options) (doctor.Options, error) {
 		watches[cl.Name] = w
 	}
 	out := doctor.Options{
-		Config: cfg, Now: o.Clock, Getenv: o.Getenv,
+		Config: cfg, Now: a.o.Clock, Getenv: a.o.Getenv,
 		Login: func(ctx context.Context, cluster string, n topology.Node) (doctor.Session, *topology.Failure) {
-			l, f := postgres.Login(ctx, watches[cluster].asked(n))
-			if f != nil {
-				return nil, f
+			return session(postgres.Login(ctx, watches[cluster].asked(n)))
+		},
+		Monitor: func(ctx context.Context, cluster string, at topology.Address) (doctor.Session, *topology.Failure) {
+			m, is := watches[cluster].authority.(*pgautofailover.Watcher)
+			if !is {
+				return nil, &topology.Failure{Class: topology.FailLocal, Text: "cluster " + cluster + " has no monitor"}
 			}
-			return l, nil
+			return session(m.Login(ctx, at))
+		},
+		Lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		},
+		Unit: func(ctx context.Context, name string) (doctor.Unit, error) {
+			u, err := systemd.AskUnit(ctx, nil, name)
+			return doctor.Unit{Load: u.Load, Active: u.Active, CanReload: u.CanReload, Root: os.Geteuid() == 0}, err
 		},
 	}
 	if client != nil {
 		out.Consul = func(ctx context.Context, prefix string) (doctor.ConsulAnswer, error) {
-			q, err := client.Options(ctx, consul.Default)
-			if err != nil {
-				return doctor.ConsulAnswer{}, err
-			}
-			keys, meta, err := client.KV().Keys(prefix, "", q)
-			if err != nil {
-				return doctor.ConsulAnswer{}, err
-			}
-			return doctor.ConsulAnswer{Keys: len(keys), Filtered: meta.ResultsFilteredByACLs}, nil
+			return keysBelow(ctx, client, prefix)
 		}
 	}
 	return out, nil
+}
+
+// session is a login for doctor; a failed one is no session, not an empty one.
+func session(l *postgres.Look, f *topology.Failure) (doctor.Session, *topology.Failure) {
+	if f != nil {
+		return nil, f
+	}
+	return l, nil
+}
+
+// keysBelow counts the keys in Consul that begin with a prefix.
+func keysBelow(ctx context.Context, client *consul.Client, prefix string) (doctor.ConsulAnswer, error) {
+	q, err := client.Options(ctx, consul.Default)
+	if err != nil {
+		return doctor.ConsulAnswer{}, err
+	}
+	keys, meta, err := client.KV().Keys(prefix, "", q)
+	if err != nil {
+		return doctor.ConsulAnswer{}, err
+	}
+	return doctor.ConsulAnswer{Keys: len(keys), Filtered: meta.ResultsFilteredByACLs}, nil
 }

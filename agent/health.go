@@ -2,6 +2,7 @@ package agent
 
 import (
 	"crypto/tls"
+	"fmt"
 	"net/http"
 
 	"github.com/pgsteer/pgsteer/agent/config"
@@ -23,7 +24,17 @@ func (a *Agent) buildHealth(cfg *config.Config) (*part, error) {
 	return p, nil
 }
 
-// buildHealthTLS makes the one with TLS.
+// planHealthTLS is the listener with TLS; other files of it need another one.
+func (a *Agent) planHealthTLS(cfg *config.Config) plan {
+	secure := cfg.Listen.HealthTLS
+	return plan{
+		name: partHealthTLS, made: fmt.Sprintf("%#v", secure), listens: true,
+		make:  func() (*part, error) { return a.buildHealthTLS(cfg) },
+		check: func() error { _, err := newListenerTLS(secure, a.log); return err },
+	}
+}
+
+// buildHealthTLS makes it.
 func (a *Agent) buildHealthTLS(cfg *config.Config) (*part, error) {
 	secure, err := newListenerTLS(cfg.Listen.HealthTLS, a.log.With("component", partHealthTLS), "http/1.1")
 	if err != nil {
@@ -80,6 +91,6 @@ func healthStatus(name string, srv *healthapi.Server) status.Sink {
 	n := srv.Counters()
 	return status.Sink{Name: name, State: status.SinkOK, Counters: map[string]uint64{
 		"ok": n.OK.Load(), "unavailable": n.Unavailable.Load(), "other": n.Other.Load(),
-		"unanswered": n.Unanswered.Load(), "rejected": n.Rejected.Load(),
+		"unanswered": n.Unanswered.Load(), "maintenance": n.Maintenance.Load(), "rejected": n.Rejected.Load(),
 	}}
 }

@@ -179,14 +179,21 @@ func TestAllClustersSilentAtOnceIsOurOwnTrouble(t *testing.T) {
 	}
 }
 
-func TestSystemdIsTold(t *testing.T) {
+// notifySocket stands in for systemd's, for the rest of the test.
+func notifySocket(t *testing.T) *net.UnixConn {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
+	t.Cleanup(func() { _ = l.Close() })
 	t.Setenv("NOTIFY_SOCKET", path)
+	return l
+}
+
+func TestSystemdIsTold(t *testing.T) {
+	l := notifySocket(t)
 	next := func(want string) string {
 		t.Helper()
 		for {

@@ -25,16 +25,3 @@ func (w *watch) monitor() (authoritySource, error) {
 		Now: w.now, Logger: w.base.With("component", "pg_auto_failover"),
 	})
 }
-
-// passwordOf returns a function that reads a role's password anew for each login;
-// nil: there is none.
-func (w *watch) passwordOf(p config.Postgres) (func() string, error) {
-	if p.PasswordFile == "" {
-		return nil, nil
-	}
-	r, err := newRotating(w.log, parsePassword, p.PasswordFile)
-	if err != nil {
-		return nil, fmt.Errorf("password of role %s: %w", p.User, err)
-	}
-	return r.get, nil
-}

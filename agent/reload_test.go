@@ -324,3 +324,37 @@ func watchWriter(ctx context.Context, t *testing.T, a *Agent, cluster, writer st
 		}
 	}
 }
+
+// A node that is added or taken away disturbs nobody else: no verdict of the
+// others is forgotten on the way.
+func TestNodesOfTheConfigurationFollowAReload(t *testing.T) {
+	n1, n2, n3 := newNode(t, primary), newNode(t, replica), newNode(t, replica)
+	r := newRig(t)
+	r.write(base, listen(), "clusters:\n", clusterText("main", n1, n2))
+	r.up()
+	r.settled("main", "n1", "n2")
+	sessions := n1.Counts().Sessions
+
+	r.write(base, listen(), "clusters:\n", strings.Replace(clusterText("main", n1, n2), "}", ", n3: "+n3.addr+"}", 1))
+	if err := r.reload(); err != nil {
+		t.Fatal(err)
+	}
+	r.until("n3 takes reads", func() bool {
+		pool, _ := r.view("main").Snapshot.Pool("replica")
+		primaries, _ := r.view("main").Snapshot.Pool("primary")
+		if v, _ := primaries.Verdict("n1"); v.Verdict != topology.Up {
+			t.Fatalf("n1 is %v meanwhile", v.Verdict)
+		}
+		v, _ := pool.Verdict("n3")
+		return v.Verdict == topology.Up
+	})
+	r.write(base, listen(), "clusters:\n", clusterText("main", n1, n2))
+	if err := r.reload(); err != nil {
+		t.Fatal(err)
+	}
+	r.until("n3 is gone", func() bool { return len(r.view("main").Snapshot.Nodes) == 2 })
+	r.settled("main", "n1", "n2")
+	if n := n1.Counts().Sessions; n != sessions {
+		t.Errorf("n1's probe has opened %d sessions more", n-sessions)
+	}
+}

@@ -271,19 +271,13 @@ var (
 
 func newNode(t *testing.T, p topology.Probe) *node {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	s := pgtest.New(pgtest.State{Probe: p})
+	addr, stop, err := s.Listen()
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{Server: pgtest.New(pgtest.State{Probe: p}), addr: ln.Addr().String()}
-	var served sync.WaitGroup
-	served.Go(func() { n.Serve(ln) })
-	t.Cleanup(func() {
-		_ = ln.Close()
-		n.Close()
-		served.Wait()
-	})
-	return n
+	t.Cleanup(stop)
+	return &node{Server: s, addr: addr}
 }
 
 // clusterText is a cluster's text in the file, on two nodes.

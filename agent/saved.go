@@ -8,15 +8,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/agent/statefile"
 	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers"
@@ -76,10 +74,10 @@ func (s *store) load(cluster string) *topology.Saved {
 		s.mu.Unlock()
 		return &v
 	}
-	aside := path + ".corrupt"
+	aside, failed := statefile.SetAside(path)
 	s.log.Error("saved state cannot be used, starting without it; the file is set aside", "file", path, "aside", aside, "err", err)
-	if err := os.Rename(path, aside); err != nil {
-		s.log.Error("saved state cannot be set aside and will be overwritten", "file", path, "err", err)
+	if failed != nil {
+		s.log.Error("saved state cannot be set aside and will be overwritten", "file", path, "err", failed)
 	}
 	return nil
 }
@@ -99,29 +97,8 @@ func decodeSaved(b []byte, cluster string) (v topology.Saved, foreign map[string
 			return v, nil, fmt.Errorf("a node of it: %w", err)
 		}
 	}
-	if err := json.Unmarshal(b, &foreign); err != nil {
-		return v, nil, err
-	}
-	known, err := encodeSaved(topology.Saved{}, nil)
-	if err != nil {
-		return v, nil, err
-	}
-	var keys map[string]json.RawMessage
-	err = json.Unmarshal(known, &keys)
-	maps.DeleteFunc(foreign, func(k string, _ json.RawMessage) bool { _, ours := keys[k]; return ours })
+	foreign, err = statefile.Foreign(b, new(topology.Saved))
 	return v, foreign, err
-}
-
-func encodeSaved(v topology.Saved, foreign map[string]json.RawMessage) ([]byte, error) {
-	ours, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	all := maps.Clone(foreign)
-	if err := json.Unmarshal(ours, &all); err != nil {
-		return nil, err
-	}
-	return json.MarshalIndent(all, "", "  ")
 }
 
 // put hands over the newest state of a cluster to be written.
@@ -199,44 +176,16 @@ func (s *store) status() status.Sink {
 	return sink
 }
 
-// write replaces a cluster's file atomically: temporary file in the same
-// folder, fsync, rename, fsync of the folder.
+// write replaces a cluster's file.
 func (s *store) write(v topology.Saved) error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return fmt.Errorf("make the state folder: %w", err)
-	}
 	s.mu.Lock()
 	foreign := s.foreign[v.Cluster]
 	s.mu.Unlock()
-	b, err := encodeSaved(v, foreign)
+	b, err := statefile.Encode(v, foreign)
 	if err != nil {
 		return fmt.Errorf("encode the state of %s: %w", v.Cluster, err)
 	}
-	path := s.path(v.Cluster)
-	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(s.dir), renameio.WithStaticPermissions(0o600))
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer func() { _ = f.Cleanup() }()
-	if _, err := f.Write(append(b, '\n')); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := f.CloseAtomicallyReplace(); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return syncFolder(s.dir)
-}
-
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("open the state folder: %w", err)
-	}
-	defer func() { _ = d.Close() }()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("sync the state folder %s: %w", dir, err)
-	}
-	return nil
+	return statefile.Write(s.path(v.Cluster), b)
 }
 
 // sameSaved compares everything but the time.

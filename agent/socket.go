@@ -16,6 +16,14 @@ import (
 // partSocket serves on a UNIX socket what partStatus serves over TCP.
 const partSocket = "socket"
 
+// planSocket is the socket at a path. Its mode is taken over by the running one.
+func (a *Agent) planSocket(path string, mode config.SocketMode) plan {
+	return plan{
+		name: partSocket, made: path, listens: true,
+		make: func() (*part, error) { return a.buildSocket(path, mode) },
+	}
+}
+
 func (a *Agent) buildSocket(path string, mode config.SocketMode) (*part, error) {
 	l, err := bindUnix(path, mode)
 	if err != nil {
@@ -37,8 +45,8 @@ func (a *Agent) buildSocket(path string, mode config.SocketMode) (*part, error) 
 const socketAnswers = time.Second
 
 // bindUnix listens at a path, where a process that was killed may have left its
-// socket. Until its mode is set only the owner may write to the new one, whatever
-// the umask.
+// socket. Until the new one's mode is set, which is the next thing done, the umask
+// decides who may ask.
 func bindUnix(path string, mode config.SocketMode) (net.Listener, error) {
 	info, err := os.Lstat(path)
 	switch {

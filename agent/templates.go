@@ -32,13 +32,16 @@ func (a *Agent) buildTemplates(groups []apply.Group) (*part, error) {
 				why += ": " + strings.Join(strings.Fields(s.LastOutput), " ")
 			}
 			out = append(out, status.Sink{
-				Name: "template " + s.Group, State: string(s.State), Error: why, Since: s.Since, Counters: counters,
+				Name: TemplateSink(s.Group), State: string(s.State), Error: why, Since: s.Since, Counters: counters,
 				Gauges: map[string]uint64{"left_out": uint64(len(s.LeftOut)), "old_processes": uint64(s.OldProcesses)},
 			})
 		}
 		return out
 	}}, nil
 }
+
+// TemplateSink is what a template group is called among the sinks of a report.
+func TemplateSink(group string) string { return "template " + group }
 
 // Groups makes the template groups of a configuration.
 func Groups(cfg *config.Config) ([]apply.Group, error) {

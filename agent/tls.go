@@ -30,19 +30,22 @@ func tlsFor(pg config.Postgres, log *slog.Logger) (func(host string) *tls.Config
 		}
 		roots = r.get
 	}
-	var own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
+	var own *rotating[*tls.Certificate]
 	if pg.SSLCert != "" {
 		r, err := newRotating(log, parsePair, pg.SSLCert, pg.SSLKey)
 		if err != nil {
 			return nil, fmt.Errorf("sslcert with sslkey %s: %w", pg.SSLKey, err)
 		}
-		own = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return r.get(), nil }
+		own = r
 	}
 	chain := pg.SSLRootCert != "" || pg.SSLMode == config.SSLVerifyCA || pg.SSLMode == config.SSLVerifyFull
 	return func(host string) *tls.Config {
 		// crypto/tls cannot check a chain without a name, nor by roots that change,
 		// so it is told to check nothing and verify does.
-		c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, GetClientCertificate: own} //nolint:gosec // see above
+		c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true} //nolint:gosec // see above
+		if own != nil {
+			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.get(), nil }
+		}
 		if chain {
 			name := ""
 			if pg.SSLMode == config.SSLVerifyFull {

@@ -166,7 +166,7 @@ func TestSSLModes(t *testing.T) {
 		}
 	}
 	for _, mode := range []config.SSLMode{config.SSLDisable, config.SSLAllow} {
-		if make, err := tlsFor(config.Postgres{SSLMode: mode}, slog.New(slog.DiscardHandler)); make != nil || err != nil {
+		if dress, err := tlsFor(config.Postgres{SSLMode: mode}, slog.New(slog.DiscardHandler)); dress != nil || err != nil {
 			t.Errorf("%s: %v, want no TLS", mode, err)
 		}
 	}
@@ -193,11 +193,11 @@ func TestCertificatesRotate(t *testing.T) {
 		SSLCert: write("c.pem", c1), SSLKey: write("k.pem", k1),
 	}
 	var logged log
-	make, err := tlsFor(pg, slog.New(slog.NewTextHandler(&logged, nil)))
+	dress, err := tlsFor(pg, slog.New(slog.NewTextHandler(&logged, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := make("a")
+	cfg := dress("a")
 	try := func(server *authority, client string, good bool) {
 		t.Helper()
 		name, err := shake(t, cfg, server.server("a"))

@@ -43,6 +43,7 @@ type watch struct {
 	authority authoritySource
 	sources   map[topology.SourceID]*resolve.Source
 
+	static *file.Source // nil unless the configuration lists nodes
 	// bursts is the agent's; nil: without bounds, for a watch that is only looked at.
 	bursts *burstBudget
 
@@ -99,12 +100,12 @@ func newWatch(c config.Cluster, client *consul.Client, now topology.Ticker, base
 		w.add(w.authority.ID(), w.authority)
 	}
 	if len(c.Nodes) > 0 {
-		if err := w.list(file.Options{Name: "config", Static: c.Nodes}); err != nil {
+		if w.static, err = w.list(file.Options{Name: "config", Static: c.Nodes}); err != nil {
 			return nil, err
 		}
 	}
 	if c.Inventory != "" {
-		if err := w.list(file.Options{Name: c.Inventory, Path: c.Inventory, Parse: config.ParseInventory}); err != nil {
+		if _, err := w.list(file.Options{Name: c.Inventory, Path: c.Inventory, Parse: config.ParseInventory}); err != nil {
 			return nil, err
 		}
 	}
@@ -114,6 +115,19 @@ func newWatch(c config.Cluster, client *consul.Client, now topology.Ticker, base
 		}
 	}
 	return w, nil
+}
+
+// passwordOf returns a function that reads a role's password anew for each login;
+// nil: there is none.
+func (w *watch) passwordOf(p config.Postgres) (func() string, error) {
+	if p.PasswordFile == "" {
+		return nil, nil
+	}
+	r, err := newRotating(w.log, parsePassword, p.PasswordFile)
+	if err != nil {
+		return nil, fmt.Errorf("password of role %s: %w", p.User, err)
+	}
+	return r.get, nil
 }
 
 // patroni makes the source of Patroni's word: its keys, or its members. client is
@@ -143,15 +157,35 @@ func (w *watch) add(id topology.SourceID, s watchers.Source) {
 	})
 }
 
+// know tells the sources the addresses of before, so that a start without DNS
+// loses nobody.
+func (w *watch) know(nodes []topology.Node) {
+	for _, s := range w.sources {
+		s.Know(nodes)
+	}
+}
+
 // list adds a source of nodes that are written down.
-func (w *watch) list(o file.Options) error {
+func (w *watch) list(o file.Options) (*file.Source, error) {
 	o.Cluster, o.Now, o.Logger = w.cluster.Name, w.now, w.base.With("component", "file")
 	f, err := file.New(o)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w.add(topology.SourceID{Kind: topology.SourceFile, Name: o.Name}, f)
-	return nil
+	return f, nil
+}
+
+// takeNodes takes over the nodes that a new configuration lists.
+func (w *watch) takeNodes(cfg *config.Config) {
+	cl, ok := cfg.Cluster(w.cluster.Name)
+	if !ok || w.static == nil || len(cl.Nodes) == 0 {
+		return
+	}
+	if err := w.static.Set(cl.Nodes); err != nil {
+		// Everything it can fail on was checked with the configuration.
+		w.log.Error("the configuration's nodes were not taken; those of before stay", "err", err)
+	}
 }
 
 // nodeSources are the sources that must deliver before a cluster is complete.

@@ -3,9 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
-	"net"
+	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,13 +16,7 @@ import (
 // The watchdog is fed while every state goroutine turns, and not when one stands
 // still, whatever the others do.
 func TestTheWatchdogIsFedByTheStateGoroutines(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "notify")
-	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	t.Setenv("NOTIFY_SOCKET", path)
+	l := notifySocket(t)
 	t.Setenv("WATCHDOG_USEC", "30000") // fed every 10 ms
 	fed := func(within time.Duration) bool {
 		b := make([]byte, 4096)
@@ -46,7 +39,8 @@ func TestTheWatchdogIsFedByTheStateGoroutines(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Clusters = append(cfg.Clusters, config.Cluster{Name: "two"})
-	a := &Agent{now: topology.NewTicker(time.Now)}
+	a := &Agent{o: Options{}.withDefaults(), now: topology.NewTicker(time.Now), log: slog.New(slog.DiscardHandler)}
+	a.book = a.openBook(t.TempDir())
 	a.cfg.Store(cfg)
 	view := func(cluster string, life time.Duration) {
 		a.views.Refresh(cluster, &topology.View{Snapshot: &topology.Snapshot{Cluster: cluster}, ValidUntil: a.now().Mono.Add(life)})

@@ -19,16 +19,17 @@ const benchStreams = 1000
 
 // BenchmarkEndpointChange moves one cluster's writer under 1,000 delta streams
 // over real gRPC, client and server in this process, and reports how long a
-// stream took to have the new endpoints. The time must not depend on the number
-// of clusters.
+// stream took to have the new endpoints, and what a stream costs in memory, the
+// client's part included. The time must depend neither on the number of clusters
+// nor on how many of them a stream has asked for.
 func BenchmarkEndpointChange(b *testing.B) {
-	for _, clusters := range []int{100, 5000} {
-		b.Run(fmt.Sprintf("streams=%d/clusters=%d", benchStreams, clusters), func(b *testing.B) { endpointChange(b, clusters) })
+	for _, c := range []struct{ clusters, asked int }{{100, 10}, {5000, 10}, {5000, 5000}} {
+		b.Run(fmt.Sprintf("streams=%d/clusters=%d/asked=%d", benchStreams, c.clusters, c.asked), func(b *testing.B) { endpointChange(b, c.clusters, c.asked) })
 	}
 }
 
-func endpointChange(b *testing.B, clusters int) {
-	r := newRig(b, Options{})
+func endpointChange(b *testing.B, clusters, asked int) {
+	r := newRig(b, Options{Now: topology.NewTicker(time.Now)})
 	for i := range clusters {
 		r.set(decision(fmt.Sprintf("c%04d", i), 1, up, down, down))
 	}
@@ -37,18 +38,18 @@ func endpointChange(b *testing.B, clusters int) {
 		defer r.server.store.mu.Unlock()
 		return len(r.server.store.current) == clusters
 	})
-	var names []string // of ten clusters, the changed one among them
-	for i := range 10 {
+	var names []string // the changed cluster's among them
+	for i := range asked {
 		names = append(names, endpointsOf(b, decision(fmt.Sprintf("c%04d", i), 1, up, down, down), "primary"))
 	}
+	before := heapNow()
 	streams := make([]*delta, benchStreams)
 	for i := range streams {
 		streams[i] = r.delta(b)
 		streams[i].ask(kindEndpoint, names...)
+		streams[i].ack(streams[i].next(kindEndpoint))
 	}
-	for _, d := range streams {
-		d.ack(d.next(kindEndpoint))
-	}
+	each := float64(heapNow()-before) / benchStreams / 1024
 	var took []time.Duration
 	for i := 0; b.Loop(); i++ {
 		verdicts := []topology.Verdict{down, up, down}
@@ -58,6 +59,7 @@ func endpointChange(b *testing.B, clusters int) {
 		took = append(took, change(r, streams, decision("c0000", uint64(i)+2, verdicts...))...)
 	}
 	slices.Sort(took)
+	b.ReportMetric(each, "KiB/stream") // of client and server together
 	b.ReportMetric(ms(took[len(took)/2]), "p50-ms")
 	b.ReportMetric(ms(took[len(took)*99/100]), "p99-ms")
 	b.ReportMetric(ms(took[len(took)-1]), "max-ms")
@@ -83,9 +85,18 @@ func change(r *rig, streams []*delta, snap *topology.Snapshot) []time.Duration {
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // BenchmarkApply is the time for which a change holds the store, with 1,000
-// streams that have all subscribed to every one of 5,000 names.
+// streams that have all subscribed to every one of 5,000 names, beside that of the
+// library's caches, which a change holds up likewise.
 func BenchmarkApply(b *testing.B) {
-	const clusters = 5000
+	b.Run("cache=pgsteer", applyOurs)
+	b.Run("cache=linear", applyLinear)
+	b.Run("cache=snapshot", applySnapshot)
+}
+
+const benchClusters = 5000
+
+func applyOurs(b *testing.B) {
+	const clusters = benchClusters
 	s, names := newStore(), make([]string, clusters)
 	sets := [2]*encoded{benchSet(b, up, down), benchSet(b, down, up)}
 	for i := range names {

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -19,6 +20,9 @@ type BootstrapOptions struct {
 	// Servers are where agents serve Envoys. Envoy subscribes to one, and to another
 	// when that is away. None: 127.0.0.1:7434.
 	Servers []topology.Address
+	// Files is the folder in which an agent writes everything. Envoy then reads it
+	// and subscribes to nobody. Empty: it subscribes.
+	Files string
 	// TLS of the subscription. Zero: in the clear.
 	TLS BootstrapTLS
 	// AdminAddress is where Envoy's admin interface listens. Zero: it has none.
@@ -80,10 +84,15 @@ func Bootstrap(o BootstrapOptions) string {
 		}
 		servers[i] = fmt.Sprintf("\n        - endpoint: {address: {%s}}", socket(s))
 	}
+	text := bootstrap
+	if o.Files != "" {
+		text = bootstrapFiles
+	}
 	return strings.NewReplacer(
+		"${clusters}", strconv.Quote(filepath.Join(o.Files, clustersFile)), "${listeners}", strconv.Quote(filepath.Join(o.Files, listenersFile)),
 		"${admin}", admin(o.AdminAddress), "${node}", strconv.Quote(o.NodeID), "${cluster}", strconv.Quote(o.Cluster),
 		"${metadata}", metadata(o.Clusters), "${type}", discovery, "${servers}", strings.Join(servers, ""), "${tls}", o.TLS.text(),
-	).Replace(bootstrap)
+	).Replace(text)
 }
 
 func metadata(clusters []string) string {
@@ -111,18 +120,7 @@ func socket(a topology.Address) string {
 // bootstrap asks for delta, keeps the control connection under watch from this
 // side too (a half-open one would freeze Envoy for hours), and gives a starting
 // Envoy 30 s for the first answer.
-const bootstrap = `# Envoy for pgsteer. Start it like this:
-#
-#   envoy -c envoy.yaml --drain-time-s 0 --drain-strategy immediate
-#
-# With this drain time the sessions of a lost writer end within milliseconds of
-# the decision. With another one they end that many seconds later; Envoy's
-# default is 600.
-${admin}node:
-  id: ${node}
-  cluster: ${cluster}${metadata}
-dynamic_resources:
-  ads_config:
+const bootstrap = bootstrapHead + `  ads_config:
     api_type: DELTA_GRPC
     transport_api_version: V3
     set_node_on_first_message_only: true
@@ -143,4 +141,22 @@ ${tls}    load_assignment:
       cluster_name: pgsteer
       endpoints:
       - lb_endpoints:${servers}
+`
+
+// bootstrapFiles watches the files.
+const bootstrapFiles = bootstrapHead + `  cds_config: {path_config_source: {path: ${clusters}}, resource_api_version: V3}
+  lds_config: {path_config_source: {path: ${listeners}}, resource_api_version: V3}
+`
+
+const bootstrapHead = `# Envoy for pgsteer. Start it like this:
+#
+#   envoy -c envoy.yaml --drain-time-s 0 --drain-strategy immediate
+#
+# With this drain time the sessions of a lost writer end within milliseconds of
+# the decision. With another one they end that many seconds later; Envoy's
+# default is 600.
+${admin}node:
+  id: ${node}
+  cluster: ${cluster}${metadata}
+dynamic_resources:
 `

@@ -2,6 +2,8 @@ package xds
 
 import (
 	"encoding/json"
+	"encoding/pem"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,6 +60,14 @@ func TestBootstrap(t *testing.T) {
 	}
 }
 
+// certificate is one of a server in a test, in PEM.
+func certificate(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+}
+
 // TestBootstrapPleasesEnvoy: Envoy itself takes the file, with and without TLS.
 func TestBootstrapPleasesEnvoy(t *testing.T) {
 	binary, dir := findEnvoy(t), t.TempDir()
@@ -69,7 +79,7 @@ func TestBootstrapPleasesEnvoy(t *testing.T) {
 		}
 		return file
 	}
-	secure := BootstrapTLS{CAFile: write("ca.pem", ""), ServerName: "agents.example.org"}
+	secure := BootstrapTLS{CAFile: write("ca.pem", certificate(t)), ServerName: "agents.example.org"}
 	server := topology.Address{Host: "pgsteer.example.org", Port: 18001}
 	for name, o := range map[string]BootstrapOptions{
 		"plain": {}, "several": {Servers: []topology.Address{server, {Host: "::1", Port: 1}}, AdminAddress: topology.Address{Host: "127.0.0.1", Port: 9901}},

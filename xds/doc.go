@@ -8,6 +8,11 @@
 // Envoy refused is not sent again until it changed. A role change leaves at
 // once; other changes settle first.
 //
+// A listener that stands is kept to the byte until its writer changes or the
+// operator releases it, over restarts and upgrades: every difference in one ends
+// its sessions. An Envoy with a certificate is the node that this names and no
+// other. What is served can be written into files too.
+//
 // Absence is dangerous: a list that lacks a listener deletes it. Therefore no
 // answer at all is given until every cluster is decided or its saved writer is
 // known, a cluster of which nothing is known any more keeps what was published

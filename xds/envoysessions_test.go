@@ -117,3 +117,31 @@ func TestEnvoyListenerIsHeld(t *testing.T) {
 	c.reach("n2")
 	c.live("kept, as it is set now,", held)
 }
+
+// TestEnvoyChangesAgents: an Envoy that knows two agents goes on with the other
+// one, which has nothing to send again, and follows its decisions.
+func TestEnvoyChangesAgents(t *testing.T) {
+	c := newCluster(t)
+	first := c.rig
+	second := newRig(t, Options{Settings: c.settings, Views: first.views})
+	c.decide("", up, down)
+	startEnvoy(t, BootstrapOptions{Servers: []topology.Address{mustParse(t, first.addr), mustParse(t, second.addr)}})
+	held := c.reachAll("n1", 20)
+	if len(first.server.Status().Streams) == 0 {
+		first, second = second, first
+	}
+	first.stop()
+	until(t, "Envoy asks the other agent", func() bool {
+		s := second.server.Status().Streams
+		return len(s) == 1 && len(s[0].Types) == int(kinds)
+	})
+	for _, ty := range second.server.Status().Streams[0].Types {
+		if ty.Resources > 0 || ty.Refused > 0 {
+			t.Errorf("the other agent sends %d resources of %s again; %d are refused", ty.Resources, ty.Type, ty.Refused)
+		}
+	}
+	c.live("with the other agent", append(held, c.reachAll("n1", 1)...))
+	c.decide("", down, up)
+	c.cut(held, time.Now())
+	c.reach("n2")
+}

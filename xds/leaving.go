@@ -36,7 +36,7 @@ func (l leaving) of(cluster, pool string) []resources.Host {
 
 // note compares a decision with what is published, and tells when the next of
 // those that left has been listed long enough, if there is one.
-func (l leaving) note(snap *topology.Snapshot, old *publication, interval time.Duration, now topology.Mono) (next topology.Mono, any bool) {
+func (l leaving) note(snap *topology.Snapshot, old *publication, interval time.Duration, now topology.Mono) (next topology.Mono, some bool) {
 	if old == nil {
 		return 0, false
 	}
@@ -53,12 +53,12 @@ func (l leaving) note(snap *topology.Snapshot, old *publication, interval time.D
 			delete(l, pool)
 		}
 		for _, x := range stay {
-			if !any || x.until < next {
-				next, any = x.until, true
+			if !some || x.until < next {
+				next, some = x.until, true
 			}
 		}
 	}
-	return next, any
+	return next, some
 }
 
 // present are the hosts of a pool by a decision.

@@ -26,6 +26,8 @@ type publisher struct {
 	clusters func() []string
 	settings resources.Settings
 	hold     *hold
+	files    *files // nil: none
+	news     bool   // for files
 	leaving  leaving
 	changed  chan Settings // newer settings
 	now      topology.Ticker
@@ -60,6 +62,9 @@ func newPublisher(o Options, st *store) *publisher {
 		leaving: make(leaving), changed: make(chan Settings, 1),
 	}
 	p.set(o.Settings)
+	if o.Files != "" {
+		p.files = newFiles(o.Files, o.Logger)
+	}
 	return p
 }
 
@@ -102,7 +107,21 @@ func (p *publisher) run(ctx context.Context) {
 			p.publishAnew()
 		}
 		p.begin()
+		p.tellFiles()
 	}
+}
+
+// tellFiles hands over what is published, once that is complete.
+func (p *publisher) tellFiles() {
+	if p.files == nil || !p.started || !p.news {
+		return
+	}
+	p.news = false
+	sets := make(map[string]*encoded, len(p.published))
+	for cluster, pub := range p.published {
+		sets[cluster] = pub.set
+	}
+	p.files.put(sets)
 }
 
 // take publishes a cluster's newest decision, or lets it settle.
@@ -205,7 +224,7 @@ func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 	}
 	p.hold.forget(cluster, next[kindListener])
 	p.warn(cluster, pub)
-	p.published[cluster] = pub
+	p.published[cluster], p.news = pub, true
 	if n := p.store.apply(cluster, next); n > 0 {
 		p.log.Debug("served to Envoys", "cluster", cluster, "generation", snap.Generation, "resources", n)
 	}
@@ -234,6 +253,7 @@ func (p *publisher) remove(cluster string) {
 		return
 	}
 	delete(p.published, cluster)
+	p.news = true
 	p.hold.forget(cluster, nil)
 	p.store.apply(cluster, nil)
 }

@@ -72,6 +72,9 @@ type Options struct {
 	// TLS serves encrypted, with what the configuration demands of clients. Nil:
 	// in the clear, for Envoys on the same host.
 	TLS *tls.Config
+	// Files is a folder into which everything is written too, for Envoys that read
+	// files instead of subscribing. Empty: none.
+	Files string
 	// AnyNode lets a client with a certificate claim any node id. Otherwise the id
 	// must be a name in it, and a stream that claims another one ends.
 	AnyNode bool
@@ -94,6 +97,7 @@ type Server struct {
 	store     *store
 	ledger    ledger
 	publisher *publisher
+	alive     keepalive.ServerParameters
 }
 
 // New prepares a server; it serves once Run is called.
@@ -115,6 +119,10 @@ func New(o Options) *Server {
 	}
 	s := &Server{o: o, log: o.Logger, store: newStore()}
 	s.publisher = newPublisher(o, s.store)
+	s.alive = keepalive.ServerParameters{
+		Time: keepaliveTime, Timeout: keepaliveTimeout,
+		MaxConnectionAge: o.MaxAge, MaxConnectionAgeGrace: ageGrace, // gRPC adds the jitter
+	}
 	return s
 }
 
@@ -144,6 +152,9 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 		s.publisher.run(ctx)
 	})
 	wg.Go(func() { s.publisher.hold.run(saving) })
+	if s.publisher.files != nil {
+		wg.Go(func() { s.publisher.files.run(ctx) })
+	}
 	wg.Go(func() {
 		<-ctx.Done()
 		g.Stop()
@@ -157,10 +168,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 
 func (s *Server) grpcOptions() []grpc.ServerOption {
 	all := []grpc.ServerOption{
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: keepaliveTime, Timeout: keepaliveTimeout,
-			MaxConnectionAge: s.o.MaxAge, MaxConnectionAgeGrace: ageGrace, // gRPC adds the jitter
-		}),
+		grpc.KeepaliveParams(s.alive),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 	}

@@ -140,6 +140,9 @@ func (t *table) remove(name string) {
 	}
 }
 
+// has reports whether find would return a resource.
+func (t *table) has(name string) bool { return t.kind == kindEndpoint || t.resources[name] != nil }
+
 // find returns a resource, nil when there is none. Endpoints are always found:
 // under another hash of a known pool they are the pool's, else they are empty,
 // since Envoy takes a missing assignment for "no news" and warms for ever.

@@ -52,6 +52,9 @@ func (s *stream) flush(k kind) {
 		u.waiting = nil
 	}
 	u.settle()
+	if k == kindListener {
+		s.flush(kindCluster)
+	}
 }
 
 func (s *stream) flushAll() {
@@ -60,19 +63,28 @@ func (s *stream) flushAll() {
 	}
 }
 
-// behind holds listeners back while clusters or endpoints of this stream wait
-// for an acknowledgement: a listener that changed hands cuts its sessions, and
-// whoever returns at once must find the new writer, not the old one.
+// behind holds an answer back while another kind of this stream must go first.
+//
+// Listeners wait for clusters and endpoints that are new or changed: a listener
+// that changed hands cuts its sessions, and whoever returns at once must find the
+// new writer, not the old one. Clusters that only go wait for listeners that go,
+// which send to them; with anything new they do not wait, so that the two never
+// wait for each other.
 func (s *stream) behind(k kind) bool {
-	if k != kindListener {
+	switch k {
+	case kindListener:
+		return s.ahead(kindCluster, (*subscription).adds) || s.ahead(kindEndpoint, (*subscription).adds)
+	case kindCluster:
+		return !s.subs[k].adds(&s.store.tables[k]) && s.ahead(kindListener, (*subscription).removes)
+	default:
 		return false
 	}
-	for _, ahead := range []kind{kindCluster, kindEndpoint} {
-		if u := s.subs[ahead]; u != nil && (len(u.dirty) > 0 || u.unsent != nil) {
-			return true
-		}
-	}
-	return false
+}
+
+// ahead reports whether something of a kind is still to be sent.
+func (s *stream) ahead(k kind, due func(*subscription, *table) bool) bool {
+	u := s.subs[k]
+	return u != nil && (u.unsent != nil || due(u, &s.store.tables[k]))
 }
 
 // CreateDeltaWatch takes a delta request: a subscription, an acknowledgement or
@@ -152,8 +164,8 @@ func (s *stream) subscription(k kind) (u *subscription, first bool) {
 	return s.subs[k], first
 }
 
-// wait answers a request now or keeps it. What it sends may set free a listener
-// that was held back. The function returned forgets the request.
+// wait answers a request now or keeps it. What it sends may set free what was
+// held back. The function returned forgets the request.
 func (s *stream) wait(k kind, a answerer) func() {
 	u := s.subs[k]
 	u.waiting = a
@@ -178,6 +190,7 @@ func (s *stream) sent(url string) {
 		u.unsent = nil
 	}
 	s.flush(kindListener)
+	s.flush(kindCluster)
 }
 
 // identify reads who the client is from its first request, and refuses one that

@@ -110,6 +110,26 @@ func (u *subscription) setAll(t *table, all bool) {
 	}
 }
 
+// adds and removes report whether something that is there, or something that is
+// gone, is to be sent.
+func (u *subscription) adds(t *table) bool {
+	for name := range u.dirty {
+		if t.has(name) {
+			return true
+		}
+	}
+	return false
+}
+
+func (u *subscription) removes(t *table) bool {
+	for name := range u.dirty {
+		if !t.has(name) {
+			return true
+		}
+	}
+	return false
+}
+
 // find returns what a client may have of a name, nil for nothing.
 func (u *subscription) find(t *table, name string) *resource {
 	if _, asked := u.names[name]; !asked && (!u.all || !u.stream.sees(name)) {

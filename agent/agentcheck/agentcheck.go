@@ -1,9 +1,12 @@
 // Package agentcheck answers HAProxy's agent checks: one TCP port says for every
 // node of every pool whether HAProxy may send it sessions.
 //
-// A request is "<cluster> <pool> <node>", with or without a line end; "!guard" in
-// place of the node asks for the guard of the pool. The answer is one line, at
-// most 100 bytes with its line end, that holds exactly one health word:
+// A request is "<cluster> <pool> <node> <address>", with or without a line end, where
+// the address is the one at which HAProxy has the server: at another one than the
+// node's present address in that pool it is down, since a verdict is no evidence
+// there. Without an address the node's name alone counts; "!guard" in place of the
+// node asks for the guard of the pool. The answer is one line, at most 100 bytes with
+// its line end, that holds exactly one health word:
 //
 //	up 100%              takes new sessions
 //	up 50% #reason       takes fewer
@@ -69,6 +72,7 @@ type Options struct {
 // Counters count since the start. They are read while the server runs.
 type Counters struct {
 	Up, Drain, Down atomic.Uint64 // answers by verdict, guards included
+	Maintenance     atomic.Uint64 // those of Drain and Down that an operator's word leads
 	Silent          atomic.Uint64 // requests left unanswered since nothing is decided
 	Unknown         atomic.Uint64 // requests for names nobody knows, or malformed; answered once that is certain
 	Oversized       atomic.Uint64 // requests that were cut at 512 bytes; they count as unknown too

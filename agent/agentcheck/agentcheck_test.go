@@ -3,6 +3,7 @@ package agentcheck
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -53,11 +54,11 @@ func verdict(node string, v topology.Verdict, code topology.Code, text string) t
 	return topology.NodeVerdict{Node: node, Verdict: v, Weight: 100, Reasons: []topology.Reason{{Code: code, Text: text}}}
 }
 
-// cluster has a writer n1, a replica n2 and a lagging replica n3.
+// cluster has a writer n1, a replica n2 and a lagging replica n3, at 10.0.0.1 to 3.
 func cluster(name string) *topology.Snapshot {
 	half := verdict("n2", topology.Up, topology.CodeLagOverride, "lag 70MB > 64MB but last")
 	half.Weight = 50
-	return &topology.Snapshot{
+	s := &topology.Snapshot{
 		Cluster: name, Complete: true,
 		Pools: []topology.PoolVerdicts{
 			{Pool: "primary", Mode: topology.ModeWrite, Nodes: []topology.NodeVerdict{
@@ -72,6 +73,12 @@ func cluster(name string) *topology.Snapshot {
 			}},
 		},
 	}
+	for _, p := range s.Pools {
+		for i := range p.Nodes {
+			p.Nodes[i].Address = topology.Address{Host: fmt.Sprintf("10.0.0.%d", i+1), Port: 5432}
+		}
+	}
+	return s
 }
 
 func TestAnswer(t *testing.T) {
@@ -356,9 +363,58 @@ func TestServeBound(t *testing.T) {
 
 func TestAnswerAllocates(t *testing.T) {
 	s := newWorld(cluster("main")).server(t, Options{})
-	request := []byte("main primary n1")
-	s.Answer(request)
-	if n := testing.AllocsPerRun(100, func() { s.Answer(request) }); n != 0 {
-		t.Errorf("%v allocations an answer, want 0", n)
+	for _, request := range [][]byte{[]byte("main primary n1"), []byte("main primary n1 10.0.0.1:5432")} {
+		s.Answer(request)
+		if n := testing.AllocsPerRun(100, func() { s.Answer(request) }); n != 0 {
+			t.Errorf("%q: %v allocations an answer, want 0", request, n)
+		}
+	}
+}
+
+// A verdict is on the node at its present address, which the pool's own port may be
+// part of. A server at another one is down, whatever the verdict.
+func TestAnswerAtAnAddress(t *testing.T) {
+	main := cluster("main")
+	main.Pools[0].Nodes[0].Address = topology.Address{Host: "2001:db8::1", Port: 6432}
+	main.Pools[0].Nodes[1].Verdict = topology.Undecided
+	main.Pools[0].Nodes[2].Address = topology.Address{Host: "db3.example", Port: 5432}
+	elsewhere := "down #at another address: n1 is at [2001:db8::1]:6432\n"
+	for _, admin := range []AdminWords{AdminNever, AdminAlways} {
+		w := newWorld(main)
+		s := w.server(t, Options{AdminWords: admin})
+		for request, want := range map[string]string{
+			"main primary n1 [2001:db8::1]:6432":           "up 100%\n",
+			"main primary n1 [2001:DB8:0::1]:6432":         "up 100%\n",
+			"main primary n1 [2001:db8::1]:5432":           elsewhere, // the node's port, not the pool's
+			"main primary n1 10.0.0.1:5432":                elsewhere,
+			"main primary n1 10.0.0.1":                     elsewhere,
+			"main primary n2 10.0.0.2:5432":                "",
+			"main primary n2 10.0.0.1:5432":                "down #at another address: n2 is at 10.0.0.2:5432\n",
+			"main primary n3 db3.example:5432":             "down #in recovery\n",
+			"main replica n3 10.0.0.3:5432":                "up 0% #lag 25MB > 16MB\n",
+			"main replica n3 10.0.0.2:5432":                "down #at another address: n3 is at 10.0.0.3:5432\n",
+			"main primary n9 10.0.0.9:5432":                "down #unknown main/primary/n9/10.0.0.9:5432\n",
+			"main primary !guard 10.0.0.9:5432":            "down #open: n1 is up\n",
+			"main primary n1 [2001:db8::1]:6432 and so on": "down #unknown main/primary/n1/[2001:db8::1]:6432/and/so/on\n",
+		} {
+			got := string(s.Answer([]byte(request)))
+			if admin == AdminAlways {
+				for _, word := range []string{"ready ", "maint ", "drain "} {
+					got = strings.TrimPrefix(got, word)
+				}
+				want = strings.Replace(want, "up 0%", "up 100%", 1)
+			}
+			if got != want {
+				t.Errorf("Answer(%q) = %q, want %q", request, got, want)
+			}
+		}
+		moved := cluster("main") // the answers follow the address
+		w.set(moved)
+		if got := string(s.Answer([]byte("main primary n1 [2001:db8::1]:6432"))); !strings.HasSuffix(got, "down #at another address: n1 is at 10.0.0.1:5432\n") {
+			t.Errorf("at the address of before: %q", got)
+		}
+		if got := string(s.Answer([]byte("main primary n1 10.0.0.1:5432"))); !strings.HasSuffix(got, "up 100%\n") {
+			t.Errorf("at the new address: %q", got)
+		}
 	}
 }

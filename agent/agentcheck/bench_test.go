@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -107,10 +108,14 @@ func BenchmarkLookup(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	request := []byte("c500 replica n3")
-	s.Answer(request)
-	b.ReportAllocs()
-	for b.Loop() {
-		s.Answer(request)
+	for _, request := range []string{"c500 replica n3", "c500 replica n3 10.0.0.3:5432"} {
+		b.Run(strings.ReplaceAll(request, " ", "/"), func(b *testing.B) {
+			request := []byte(request)
+			s.Answer(request)
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Answer(request)
+			}
+		})
 	}
 }

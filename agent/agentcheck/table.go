@@ -17,7 +17,8 @@ type cell struct {
 	table atomic.Pointer[table]
 }
 
-// table holds every answer of one decision, by "<pool> <node>".
+// table holds every answer of one decision, by "<pool> <node>" and by
+// "<pool> <node> <address>".
 type table struct {
 	snapshot *topology.Snapshot
 	admin    AdminWords
@@ -28,6 +29,8 @@ type table struct {
 type answer struct {
 	verdict topology.Verdict
 	line    []byte
+	// maintained: an operator's word leads the verdict, which is not up.
+	maintained bool
 }
 
 // answersOf returns the cluster's table for a snapshot. Two readers may make the
@@ -39,18 +42,31 @@ func (c *cell) answersOf(s *topology.Snapshot, admin AdminWords) map[string]answ
 	t := &table{snapshot: s, admin: admin, answers: make(map[string]answer)}
 	for _, p := range s.Pools {
 		for _, n := range p.Nodes {
-			t.answers[p.Pool+" "+n.Node] = answer{n.Verdict, nodeLine(n, admin)}
+			a := answer{n.Verdict, nodeLine(n, admin), n.Reason().Code == topology.CodeMaintenance}
+			t.answers[p.Pool+" "+n.Node] = a
+			if at := addressText(n.Address); at != "" {
+				t.answers[p.Pool+" "+n.Node+" "+at] = a
+			}
 		}
 		g := s.Guard(p)
-		t.answers[p.Pool+" "+Guard] = answer{g, guardLine(g, p, admin)}
+		t.answers[p.Pool+" "+Guard] = answer{verdict: g, line: guardLine(g, p, admin)}
 	}
 	c.table.Store(t)
 	return t.answers
 }
 
+// addressText is how templates write an address: a literal IP in its shortest form,
+// IPv6 in brackets.
+func addressText(a topology.Address) string {
+	if ip, ok := a.IP(); ok {
+		a.Host = ip.Unmap().String()
+	}
+	return a.String()
+}
+
 // Answer returns the line for a request, or nil when none may be given. The
 // slice is shared; it must not be changed. A request that is written exactly as
-// "<cluster> <pool> <node>" costs no allocation.
+// "<cluster> <pool> <node>" or "<cluster> <pool> <node> <address>" costs no allocation.
 func (s *Server) Answer(request []byte) []byte {
 	if cluster, key, ok := bytes.Cut(request, []byte{' '}); ok {
 		if c := (*s.cells.Load())[string(cluster)]; c != nil {
@@ -68,7 +84,7 @@ func (s *Server) Answer(request []byte) []byte {
 // cluster, odd blanks, views that are not valid, names nobody knows.
 func (s *Server) answerLoose(request []byte) []byte {
 	words := strings.Fields(string(request))
-	if len(words) != 3 {
+	if len(words) != 3 && len(words) != 4 {
 		return s.unknown(request, "", s.opts.Clusters())
 	}
 	cluster, key := words[0], words[1]+" "+words[2]
@@ -82,24 +98,43 @@ func (s *Server) answerLoose(request []byte) []byte {
 		return s.count(answer{})
 	}
 	if a, ok := s.cell(cluster).answersOf(v.Snapshot, s.adminWords())[key]; ok {
+		if len(words) == 4 && words[2] != Guard {
+			return s.at(v.Snapshot, words, a)
+		}
 		return s.count(a)
 	}
 	return s.unknown(request, words[2], []string{cluster})
 }
 
+// at answers for a server at an address. At another one than its node's it is down,
+// whatever the verdict is: that was made at the node's address and is no evidence
+// here. Nor does it stay as it was, since its word of before was on an address that
+// the node has left.
+func (s *Server) at(snap *topology.Snapshot, words []string, a answer) []byte {
+	p, _ := snap.Pool(words[1])
+	n, _ := p.Verdict(words[2])
+	present := addressText(n.Address)
+	asked, err := topology.ParseAddress(words[3])
+	if err == nil && present != "" && addressText(asked) == present {
+		return s.count(a)
+	}
+	text := "at another address: " + n.Node + " is at " + present
+	return s.count(answer{verdict: topology.Down, line: line(s.adminWords().down(topology.SeverityError), text)})
+}
+
 // whole reports whether a request without line end names a server that is known,
-// and is not the beginning of another one's name: after "main primary n1" may come
-// the 0 of n10, and the one's word must never be the other's.
+// and is not the beginning of a longer one: after "main primary n1" may come the 0 of
+// n10, or an address, and the one's word must never be the other's.
 func (s *Server) whole(request []byte) bool {
 	words := strings.Fields(string(request))
-	if len(words) != 3 {
+	if len(words) != 3 && len(words) != 4 {
 		return false
 	}
 	v := s.opts.Views.Get(words[0])
 	if !v.Valid(s.opts.Now().Mono) {
 		return false
 	}
-	key, known := words[1]+" "+words[2], false
+	key, known := strings.Join(words[1:], " "), false
 	for k := range s.cell(words[0]).answersOf(v.Snapshot, s.adminWords()) {
 		if strings.HasPrefix(k, key) && k != key {
 			return false
@@ -138,9 +173,9 @@ func (s *Server) unknown(request []byte, node string, clusters []string) []byte 
 	s.logUnknown(request)
 	text := strings.TrimSpace("unknown " + strings.Join(strings.Fields(string(request)), "/"))
 	if node == Guard {
-		return s.count(answer{topology.Up, line(s.adminWords().up(100), text)})
+		return s.count(answer{verdict: topology.Up, line: line(s.adminWords().up(100), text)})
 	}
-	return s.count(answer{topology.Down, line(s.adminWords().down(topology.SeverityError), text)})
+	return s.count(answer{verdict: topology.Down, line: line(s.adminWords().down(topology.SeverityError), text)})
 }
 
 func (s *Server) complete(clusters []string) bool {
@@ -164,6 +199,9 @@ func (s *Server) logUnknown(request []byte) {
 }
 
 func (s *Server) count(a answer) []byte {
+	if a.maintained {
+		s.counters.Maintenance.Add(1)
+	}
 	switch a.verdict {
 	case topology.Up:
 		s.counters.Up.Add(1)

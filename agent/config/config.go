@@ -24,6 +24,8 @@ type Config struct {
 	// Zone is where this host stands; read pools prefer nodes tagged with it.
 	Zone   string `yaml:"zone"`
 	Consul Consul `yaml:"consul"`
+	// Maintenance is where operators' words are kept, and who may say them.
+	Maintenance Maintenance `yaml:"maintenance"`
 	// Postgres is what clusters begin with. It stands before Clusters, since
 	// fields are decoded in this order, whatever the order in the file.
 	Postgres  Postgres   `yaml:"postgres"`
@@ -115,7 +117,9 @@ type Envoy struct {
 	CheckAddress  ListenAddress `yaml:"check_address"`
 	CheckInterval time.Duration `yaml:"check_interval"`
 	Release       string        `yaml:"release"` // another text serves listeners that were held back
-	TLS           EnvoyTLS      `yaml:"tls"`     // of listen.xds
+	// Files is a folder into which everything is written for Envoys that read files.
+	Files string   `yaml:"files" type:"path"`
+	TLS   EnvoyTLS `yaml:"tls"` // of listen.xds
 }
 
 // Default returns the configuration of a file that says nothing. It has no
@@ -130,9 +134,10 @@ func Default() *Config {
 			XDS:        "127.0.0.1:7434",
 			SocketMode: 0o666,
 		},
-		AgentCheck: AgentCheck{AdminWords: AdminNever},
-		Health:     Health{Compat: HealthStrict, DrainStatus: DrainUnavailable},
-		Consul:     Consul{Address: "http://127.0.0.1:8500"},
+		AgentCheck:  AgentCheck{AdminWords: AdminNever},
+		Health:      Health{Compat: HealthStrict, DrainStatus: DrainUnavailable},
+		Consul:      Consul{Address: "http://127.0.0.1:8500"},
+		Maintenance: Maintenance{Store: StoreFile, Key: "pgsteer/maintenance"},
 		Postgres: Postgres{
 			User:           "pgsteer",
 			Database:       "postgres",
@@ -219,10 +224,10 @@ func (c *Config) Policy(cluster string) topology.Policy {
 	return cl.policy(c.Zone)
 }
 
-// UsesConsul reports whether any cluster needs Consul, so that an agent without
-// such a cluster never asks there.
+// UsesConsul reports whether a cluster or the maintenance records need Consul, so
+// that an agent without either never asks there.
 func (c *Config) UsesConsul() bool {
-	return slices.ContainsFunc(c.Clusters, Cluster.UsesConsul)
+	return c.Maintenance.Store == StoreConsul || slices.ContainsFunc(c.Clusters, Cluster.UsesConsul)
 }
 
 // EnvoyListen is the address at which Envoy offers a pool: the pool's listen

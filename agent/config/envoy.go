@@ -53,6 +53,9 @@ func (e Envoy) check(file scope, c *Config) {
 		s.fault("listen_host", "%v", err)
 	}
 	e.TLS.check(s.in("tls"))
+	if e.Files != "" && c.Listen.XDS.Off() {
+		s.fault("files", "files are written by the server for Envoys, which `listen.xds: off` switches off")
+	}
 	for _, cl := range c.Clusters {
 		for _, p := range cl.Pools {
 			if p.EnvoySessions == EnvoyHealthCheck && !reachable(c.Checks()) {
@@ -76,5 +79,8 @@ func (t EnvoyTLS) check(s scope) {
 	s.pair("cert_file", "key_file", t.CertFile, t.KeyFile)
 	if t.ClientCAFile != "" && !t.On() && t.KeyFile == "" {
 		s.fault("client_ca_file", "client_ca_file has no effect without cert_file and key_file")
+	}
+	if t.ClientCAFile == "" && s.written("node_identity") {
+		s.fault("node_identity", "node_identity has no effect without client_ca_file: Envoys then show no certificate")
 	}
 }

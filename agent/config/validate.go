@@ -90,6 +90,7 @@ func (c *Config) check(s scope) {
 	c.checkListeners(s)
 	c.Listen.HealthTLS.check(s.in("listen").in("health_tls"))
 	c.Consul.check(s.in("consul"))
+	c.Maintenance.check(s.in("maintenance"))
 	c.Postgres.check(s.in("postgres"))
 	c.Clusters.check(s)
 	c.checkZone(s)

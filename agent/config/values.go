@@ -128,6 +128,8 @@ func words(v any) []string {
 		return texts(DrainUnavailable, DrainNotFound)
 	case AdminWords:
 		return texts(AdminNever, AdminAlways)
+	case MaintenanceStore:
+		return texts(StoreFile, StoreConsul)
 	case Builtin:
 		return texts(BuiltinHAProxy)
 	case topology.AuthorityKind:

@@ -2,7 +2,7 @@
 // wrong and what to do: rights, ports, versions, files, clocks.
 //
 // Guarantees: a look changes nothing, neither here nor at a server: one login per
-// node, two questions per socket of HAProxy, one read per prefix of Consul, and a
+// node and monitor, two questions per socket of HAProxy, one read per prefix of Consul, and a
 // file made and removed in the state folder. Every question has a deadline, and
 // one that hangs delays no other of its kind. What could not be found out is a
 // warning and never OK.
@@ -11,6 +11,7 @@ package doctor
 import (
 	"context"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/config"
@@ -51,6 +52,7 @@ var Checks = []Check{
 	{"secrets", "Files with passwords, tokens and keys can be read by this user, and by few others.", secrets},
 	{"certificates", "Certificates that the configuration names are valid, and for two weeks more.", certificates},
 	{"limits", "There are file descriptors for every node, agent check and stream, and Consul's 200 connections per client address suffice.", limits},
+	{"names", "Nodes and monitors that are given by name can be resolved.", names},
 	{"agent", "The running agent, if there is one, took its configuration, hears its sources and keeps its sinks fed.", runningAgent},
 	{"listeners", "Every listener can be bound, or is the running agent's own.", listeners},
 	{"pool-ports", "Somebody listens where pools are offered to clients.", poolPorts},
@@ -58,11 +60,13 @@ var Checks = []Check{
 	{"haproxy-socket", "Each admin socket answers, has level admin, and belongs to a version without such a fault.", haproxySockets},
 	{"haproxy-master", "Each master socket answers as one, its last reload went through, and few old workers are left.", haproxyMasters},
 	{"haproxy-file", "HAProxy's files hold none of the settings that are known to misroute: an external-check that cannot run, a state file, pgsql-check, agent-check without agent-send.", haproxyFiles},
+	{"reload-unit", "systemd has the units of reload_unit, and they can be reloaded. Whether polkit lets the agent's user do it cannot be asked: that stays a warning unless doctor runs as root.", reloadUnits},
 	{"login", "The probe role can log in to each node: network, pg_hba.conf, password, TLS, database, free slots.", logins},
 	{"probe-role", "The probe role has pg_monitor, no right beyond it, and a connection limit that leaves slots to others.", probeRole},
 	{"tls", "The session to each node is encrypted, unless it stays on this host or sslmode says otherwise.", nodeTLS},
 	{"slots", "Each node has connection slots left.", slots},
 	{"clock", "This host's clock and those of the nodes agree: moments of one are shown beside those of the other.", clocks},
+	{"monitor", "pg_auto_failover's monitor can be read, knows the group, is of a known version, and its role can do no more than read.", monitors},
 	{"consul", "Consul answers, and the token may read every key that is watched.", consulReads},
 }
 
@@ -76,6 +80,12 @@ type Options struct {
 	Agent func(context.Context) *Agent
 	// Login logs in to a node as the agent does.
 	Login func(context.Context, string, topology.Node) (Session, *topology.Failure)
+	// Monitor logs in to a cluster's monitor of pg_auto_failover as the agent does.
+	Monitor func(ctx context.Context, cluster string, at topology.Address) (Session, *topology.Failure)
+	// Lookup resolves a name.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Unit asks systemd for a unit.
+	Unit func(ctx context.Context, name string) (Unit, error)
 	// Consul lists what a prefix of keys holds.
 	Consul func(ctx context.Context, prefix string) (ConsulAnswer, error)
 	// Output runs a program and returns what it printed.
@@ -85,8 +95,8 @@ type Options struct {
 	// HAProxyFiles are further files of HAProxy's configuration; those of the
 	// templates are known.
 	HAProxyFiles []string
-	// FileLimit is how many descriptors the agent may have; zero: as many as this
-	// process.
+	// FileLimit is how many descriptors an agent that does not run may have; zero: as
+	// many as this process.
 	FileLimit uint64
 }
 
@@ -98,6 +108,9 @@ type Agent struct {
 	Failing     map[string]string // trouble by sink or source
 	// Nodes are those that its sources list, by cluster.
 	Nodes map[string][]topology.Node
+	// Files is how many descriptors it has open, FileLimit how many it may have; zero:
+	// it does not say.
+	Files, FileLimit uint64
 }
 
 // Session is a login at a node.

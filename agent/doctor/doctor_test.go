@@ -112,6 +112,12 @@ func TestLimits(t *testing.T) {
 		o.FileLimit = limit
 		same(t, of(t, "limits", o), want)
 	}
+	o := options(t, "")
+	o.FileLimit = 1 // of this process; that of the running agent counts
+	for open, want := range map[uint64]string{1600: "OK", 1601: "WARN"} {
+		o.Agent = func(context.Context) *Agent { return &Agent{Files: open, FileLimit: 2000} }
+		same(t, of(t, "limits", o), fmt.Sprintf("%s file descriptors: 2000, and 1 nodes need 1540 at most; the agent has %d open", want, open))
+	}
 }
 
 func TestAgent(t *testing.T) {
@@ -265,7 +271,7 @@ func TestText(t *testing.T) {
 	err := Write(&b, []Result{
 		{Check: "one", Subject: "s", Level: OK, Tried: "x", Found: "fine"},
 		{Check: "twelve", Subject: "main/n1 a:1", Level: Fail, Tried: "log in", Found: "auth: no\nway", Do: "that"},
-		{Check: "one", Level: Warn, Tried: "y", Found: "odd", Do: "this"},
+		{Check: "one", Level: Warn, Tried: "y", Found: "odd", Do: "run:\nSELECT 1 -- one\nSELECT 2"},
 	})
 	want := `OK    one     s            fine
 FAIL  twelve  main/n1 a:1  auth: no way
@@ -273,7 +279,9 @@ FAIL  twelve  main/n1 a:1  auth: no way
                            do: that
 WARN  one                  odd
                            tried: y
-                           do: this
+                           do: run:
+                             SELECT 1 -- one
+                             SELECT 2
 1 OK, 1 WARN, 1 FAIL
 `
 	if b.String() != want || err != nil {

@@ -142,13 +142,20 @@ func limits(ctx context.Context, x *exam) []Result {
 	need := uint64(filesBeside + filesPerNode*nodes)
 	r := Result{Subject: "file descriptors", Level: OK, Tried: "read RLIMIT_NOFILE of this process"}
 	has, err := x.fileLimit()
+	a := x.ask(ctx)
+	if a != nil && a.FileLimit > 0 {
+		r.Tried, has, err = "ask the running agent for its limit", a.FileLimit, nil
+	}
 	if err != nil {
 		r.Level, r.Found, r.Do = Warn, err.Error(), fmt.Sprintf("see to it that the agent has at least %d", need)
 		return []Result{r}
 	}
 	r.Found = fmt.Sprintf("%d, and %d nodes need %d at most", has, nodes, need)
-	if has < need {
-		r.Level, r.Do = Warn, "LimitNOFILE= in the agent's unit"
+	if a != nil && a.FileLimit > 0 {
+		r.Found += fmt.Sprintf("; the agent has %d open", a.Files)
+	}
+	if has < need || a != nil && a.FileLimit > 0 && a.Files > has-has/5 {
+		r.Level, r.Do = Warn, fmt.Sprintf("LimitNOFILE=%d or more in the agent's unit", max(need, 2*has))
 	}
 	results := []Result{r}
 	if patroni := watchedInConsul(x.Config); patroni > 0 {

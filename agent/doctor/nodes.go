@@ -63,7 +63,7 @@ func (x *exam) nodes(ctx context.Context, cl config.Cluster) []topology.Node {
 	return cl.Nodes
 }
 
-// together is how many nodes are logged in to at the same time.
+// together is how many servers are asked at the same time.
 const together = 16
 
 // visit logs in to every node, and remembers what was seen.
@@ -76,17 +76,22 @@ func (x *exam) visit(ctx context.Context) []node {
 			x.seen = append(x.seen, node{cluster: cl, Node: n})
 		}
 	}
+	each(len(x.seen), func(i int) { x.look(ctx, &x.seen[i]) })
+	return x.seen
+}
+
+// each does n things, some of them at the same time.
+func each(n int, do func(i int)) {
 	places := make(chan struct{}, together)
 	var all sync.WaitGroup
-	for i := range x.seen {
+	for i := range n {
 		places <- struct{}{}
 		all.Go(func() {
 			defer func() { <-places }()
-			x.look(ctx, &x.seen[i])
+			do(i)
 		})
 	}
 	all.Wait()
-	return x.seen
 }
 
 func (x *exam) look(ctx context.Context, n *node) {
@@ -110,16 +115,16 @@ func (x *exam) look(ctx context.Context, n *node) {
 	}
 }
 
-// remedy says for each class of failure what to do.
-func remedy(n node) string {
-	pg := n.cluster.Postgres
-	switch n.failure.Class {
+// remedy says for each class of failure of a login what to do. The login is
+// described below a key of the configuration.
+func remedy(class topology.FailureClass, pg config.Postgres, key string) string {
+	switch class {
 	case topology.FailAuth:
-		return fmt.Sprintf("in the node's pg_hba.conf, `host %s %s THIS-HOST/32 scram-sha-256`, then pg_reload_conf(); and the role's password in password_file", pg.Database, pg.User)
+		return fmt.Sprintf("in its pg_hba.conf, `host %s %s THIS-HOST/32 scram-sha-256`, then pg_reload_conf(); and the role's password in password_file", pg.Database, pg.User)
 	case topology.FailTLS:
 		return "compare sslmode " + string(pg.SSLMode) + " and sslrootcert with the server's ssl, its certificate, and hostssl in pg_hba.conf"
 	case topology.FailDatabase:
-		return "name a database that is there: postgres.database"
+		return "name a database that is there: " + key + ".database"
 	case topology.FailName:
 		return "correct the name, or the resolver of this host"
 	case topology.FailLocal:
@@ -153,7 +158,7 @@ func logins(ctx context.Context, x *exam) []Result {
 		r := Result{Subject: n.subject(), Level: OK, Tried: fmt.Sprintf("log in as %s to database %s", pg.User, pg.Database), Found: "logged in as " + pg.User}
 		switch {
 		case n.failure != nil:
-			r.Level, r.Found, r.Do = Fail, string(n.failure.Class)+": "+n.failure.Text, remedy(n)
+			r.Level, r.Found, r.Do = Fail, string(n.failure.Class)+": "+n.failure.Text, remedy(n.failure.Class, pg, "postgres")
 		case n.trouble != nil:
 			r.Level, r.Tried, r.Found, r.Do = Fail, "ask for the role's rights", n.trouble.Error(), "see PostgreSQL's log there"
 		}
@@ -205,21 +210,26 @@ func probeRole(ctx context.Context, x *exam) []Result {
 func nodeTLS(ctx context.Context, x *exam) []Result {
 	var all []Result
 	for _, n := range x.known(ctx) {
-		mode := n.cluster.Postgres.SSLMode
-		r := Result{Subject: n.subject(), Tried: "read pg_stat_ssl", Level: OK, Found: "encrypted (sslmode " + string(mode) + ")"}
-		ip := net.ParseIP(n.Address.Host)
-		switch {
-		case n.facts.TLS:
-		case mode == config.SSLDisable:
-			r.Found = "not encrypted, as sslmode disable says"
-		case ip != nil && ip.IsLoopback():
-			r.Found = "not encrypted, and stays on this host"
-		default:
-			r.Level, r.Found, r.Do = Warn, "not encrypted: the server offers no TLS, and sslmode "+string(mode)+" takes that", "ssl = on at the server, then sslmode: verify-full, or require at least"
-		}
-		all = append(all, r)
+		r := Result{Subject: n.subject(), Tried: "read pg_stat_ssl"}
+		all = append(all, encrypted(r, n.facts.TLS, n.cluster.Postgres.SSLMode, n.Address.Host))
 	}
 	return all
+}
+
+// encrypted judges whether a session is, or need not be.
+func encrypted(r Result, is bool, mode config.SSLMode, host string) Result {
+	r.Level, r.Found = OK, "encrypted (sslmode "+string(mode)+")"
+	ip := net.ParseIP(host)
+	switch {
+	case is:
+	case mode == config.SSLDisable:
+		r.Found = "not encrypted, as sslmode disable says"
+	case ip != nil && ip.IsLoopback():
+		r.Found = "not encrypted, and stays on this host"
+	default:
+		r.Level, r.Found, r.Do = Warn, "not encrypted: the server offers no TLS, and sslmode "+string(mode)+" takes that", "ssl = on at the server, then sslmode: verify-full, or require at least"
+	}
+	return r
 }
 
 func slots(ctx context.Context, x *exam) []Result {

@@ -7,8 +7,8 @@ import (
 	"text/tabwriter"
 )
 
-// Write prints results as a table, each trouble with what was tried and what to do,
-// and a last line that counts them.
+// Write prints results as a table, each trouble with what was tried and what to do
+// (statements each on lines of their own), and a last line that counts them.
 func Write(w io.Writer, results []Result) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -17,7 +17,12 @@ func Write(w io.Writer, results []Result) error {
 		count[r.Level]++
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", r.Level, r.Check, oneLine(r.Subject), oneLine(r.Found))
 		if r.Level != OK {
-			fmt.Fprintf(t, "\t\t\ttried: %s\n\t\t\tdo: %s\n", oneLine(r.Tried), oneLine(r.Do))
+			fmt.Fprintf(t, "\t\t\ttried: %s\n", oneLine(r.Tried))
+			first := "do: "
+			for line := range strings.SplitSeq(r.Do, "\n") {
+				fmt.Fprintf(t, "\t\t\t%s%s\n", first, strings.ReplaceAll(line, "\t", " "))
+				first = "  "
+			}
 		}
 	}
 	_ = t.Flush() // into memory

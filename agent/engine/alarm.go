@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
@@ -29,7 +32,11 @@ func (r *round) raiseAlarms() {
 		raise(topology.CodeIsolated, 0, "every cluster is silent")
 	}
 	if claims := r.s.claimants(r.claims); len(claims) > 1 {
-		raise(topology.CodeTwoWriters, 0, "writable: %v", claims)
+		goesOn := "none gets writes"
+		if slices.Contains(claims, r.s.holder.name) {
+			goesOn = r.s.holder.name + " goes on"
+		}
+		raise(topology.CodeTwoWriters, 0, "writable: %v; %s", claims, goesOn)
 	}
 	if n := r.s.nodes[r.s.holder.name]; n != nil {
 		if r.stalled(n) {
@@ -42,15 +49,17 @@ func (r *round) raiseAlarms() {
 }
 
 // claimants are the nodes that a test holds for writable, by name; nil when it
-// is at most one, the usual case.
+// is at most one server, the usual case.
 func (s *State) claimants(claims func(*node) bool) []string {
-	count := 0
+	var first *node
+	rivals := false
 	for _, n := range s.order {
 		if claims(n) {
-			count++
+			rivals = rivals || first != nil && !same(first, n)
+			first = cmp.Or(first, n)
 		}
 	}
-	if count < 2 {
+	if !rivals {
 		return nil
 	}
 	var names []string

@@ -30,6 +30,9 @@ func (r *round) writePool(pool topology.Pool, pr *poolRound) {
 			if e, bad := r.portEffect(pool, n); bad {
 				out = worsened(out, e)
 			}
+			if e, bad := r.maintainedIn(pool.Name, n); bad {
+				out = worsened(out, e)
+			}
 			if e, bad := r.notSelected(pool, n); bad {
 				out = worsened(out, e)
 			}

@@ -12,7 +12,7 @@ import (
 // ladder's first, and harsher ones that hold beside it.
 func (r *round) readEffects(out []effect, s seat) []effect {
 	if e, ok := r.identity(s.n); ok {
-		return r.withMaintenance(s.n, append(out, e))
+		return r.withMaintenance(s, append(out, e))
 	}
 	if e, ok := r.gone(s.n, true); ok {
 		if s.was.Verdict == topology.Down {
@@ -30,12 +30,15 @@ func (r *round) readEffects(out []effect, s seat) []effect {
 	if bad && port.verdict == topology.Undecided && harshest(out) == topology.Up {
 		out = append(out[:0], port) // the node is well, and nobody knows of its port
 	}
-	return r.withMaintenance(s.n, r.returning(s, out))
+	return r.withMaintenance(s, r.returning(s, out))
 }
 
 // withMaintenance adds an operator's word to what else holds against a node.
-func (r *round) withMaintenance(n *node, out []effect) []effect {
-	m, ok := r.maintained(n)
+func (r *round) withMaintenance(s seat, out []effect) []effect {
+	m, ok := r.maintained(s.n)
+	if own, bad := r.maintainedIn(s.pool.Name, s.n); bad && (!ok || own.verdict > m.verdict) {
+		m, ok = own, true
+	}
 	switch {
 	case !ok:
 		return out

@@ -368,6 +368,40 @@ func TestMaintenance(t *testing.T) {
 	w.want("primary", "a=up/writer")
 }
 
+// TestMaintenanceOfAPool takes a node out of one pool alone, be it one that writes;
+// the role stays where it is.
+func TestMaintenanceOfAPool(t *testing.T) {
+	w := settled(t, patroni)
+	other := w.p.Pools[1]
+	other.Name = "other"
+	w.p.Pools = append(w.p.Pools, other)
+	w.run(3 * sec)
+	w.m.Records = []topology.MaintenanceRecord{{Pool: "replica", Node: "b", Reason: "disk"}, {Pool: "primary", Reason: "schema"}}
+	w.want("replica", "b=drain/maintenance c=up")
+	w.want("other", "b=up c=up")
+	w.want("primary", "a=drain/maintenance b=down/wrong_role")
+	if w.snap.Writer != "a" {
+		t.Errorf("the writer is %q", w.snap.Writer)
+	}
+}
+
+// TestMaintenanceEndsSessions: at the deadline those that are left end, at once.
+func TestMaintenanceEndsSessions(t *testing.T) {
+	w := settled(t, patroni)
+	w.m.Records = []topology.MaintenanceRecord{
+		{Reason: "all", Since: w.now.Wall},
+		{Node: "b", Reason: "kernel", Since: w.now.Wall, DrainUntil: w.now.Wall.Add(300 * ms)},
+	}
+	w.run(290 * ms)
+	w.want("replica", "b=drain/maintenance c=drain/maintenance")
+	if left := w.wake.Sub(w.now.Mono); left != 10*ms {
+		t.Errorf("decided again after %s, not at the deadline", left)
+	}
+	w.run(10 * ms)
+	w.want("replica", "b=down/maintenance c=drain/maintenance")
+	w.want("primary", "a=drain/maintenance")
+}
+
 // TestMaintenanceFenced: a node in maintenance that is also fenced is cut.
 func TestMaintenanceFenced(t *testing.T) {
 	w := settled(t, patroni)

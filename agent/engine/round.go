@@ -54,6 +54,7 @@ type effect struct {
 func Decide(p topology.Policy, now topology.Clock, s *State, m topology.Maintenance) (*topology.Snapshot, topology.Demand, topology.Mono) {
 	r := &s.round
 	r.begin(p, now, s, m)
+	r.timeMaintenance()
 	r.noticeStandstill()
 	r.auth = r.authorityStatus()
 	r.confirmIdentity()

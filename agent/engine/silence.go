@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -111,18 +112,39 @@ func (r *round) identity(n *node) (effect, bool) {
 	return r.effect(topology.Down, topology.CodeIdentity, n.fullAt, "system identifier %d is not %d", n.full.SystemID, r.s.systemID), true
 }
 
-// maintained: an operator has taken the node out.
-func (r *round) maintained(n *node) (effect, bool) {
-	rec, ok := r.m.Active(n.Name, r.now.Wall)
-	if !ok {
-		return r.ordered(n)
+// timeMaintenance asks to be woken at every end and deadline of a record, also of
+// one that another record covers until then.
+func (r *round) timeMaintenance() {
+	for _, rec := range r.m.Records {
+		for _, at := range []time.Time{rec.Until, rec.DrainUntil} {
+			if at.After(r.now.Wall) {
+				r.since(r.now.Mono, at.Sub(r.now.Wall))
+			}
+		}
 	}
-	if !rec.Until.IsZero() {
-		r.since(r.now.Mono, rec.Until.Sub(r.now.Wall))
+}
+
+// maintained: an operator has taken the node out of every pool.
+func (r *round) maintained(n *node) (effect, bool) {
+	if e, ok := r.maintainedIn("", n); ok {
+		return e, true
+	}
+	return r.ordered(n)
+}
+
+// maintainedIn: an operator has taken the node out of this pool.
+func (r *round) maintainedIn(pool string, n *node) (effect, bool) {
+	rec, ok := r.m.ActiveIn(pool, n.Name, r.now.Wall)
+	if !ok {
+		return effect{}, false
+	}
+	verdict := topology.Drain
+	if rec.Drained(r.now.Wall) {
+		verdict = topology.Down
 	}
 	var since topology.Mono
 	if !rec.Since.IsZero() {
 		since = r.now.Mono.Add(rec.Since.Sub(r.now.Wall))
 	}
-	return r.effect(topology.Drain, topology.CodeMaintenance, since, "%s", cmp.Or(rec.Reason, "no reason given")), true
+	return r.effect(verdict, topology.CodeMaintenance, since, "%s", cmp.Or(rec.Reason, "no reason given")), true
 }

@@ -20,13 +20,14 @@ func (r *round) weight(s seat, out []effect) int {
 	if s.pool.WeightByLag {
 		w = percent(w, r.lagWeight(s))
 	}
-	switch code := out[0].code; {
-	case code == topology.CodeSaturated:
+	switch out[0].code {
+	case topology.CodeSaturated:
 		return percent(w, saturatedWeight)
-	case code == topology.CodeRamping:
+	case topology.CodeRamping:
 		return percent(w, r.rampWeight(s))
+	default:
+		return w
 	}
-	return w
 }
 
 // percent is a part of a weight, never nothing.

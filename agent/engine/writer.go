@@ -89,12 +89,16 @@ func (r *round) rivalled(n *node) bool {
 	heard := n.roleAt != 0 || n.silentAt != 0
 	for _, o := range r.nodes {
 		tl := o.timeline()
-		if o != n && tl != 0 && r.claims(o) && (tl > own || tl == own && heard) {
+		if !same(o, n) && tl != 0 && r.claims(o) && (tl > own || tl == own && heard) {
 			return true
 		}
 	}
 	return false
 }
+
+// same: two names for one server, by a wrong DNS record or the word of an authority.
+// A server is no rival of itself.
+func same(a, b *node) bool { return a == b || a.Address == b.Address && !a.Address.IsZero() }
 
 // heldTimeline is the timeline on which the holder writes, or on which the role
 // was given to it while it has not told.
@@ -283,7 +287,7 @@ func (r *round) barredByEvidence(n *node) (effect, bool) {
 			return r.unproven(topology.CodeNoEvidence, r.s.resumedAt, "waiting for word of %s", o.Name), true
 		case r.s.systemID == 0 && o.full != nil && o.full.SystemID != n.full.SystemID:
 			return r.effect(topology.Down, topology.CodeIdentity, n.fullAt, "%s has another system identifier", o.Name), true
-		case r.claims(o) && (o.timeline() == 0 || o.timeline() >= own):
+		case !same(o, n) && r.claims(o) && (o.timeline() == 0 || o.timeline() >= own):
 			// For entering, a writable node whose timeline is not read yet is a rival too.
 			return r.effect(topology.Down, topology.CodeTwoWriters, n.roleAt, "%s is writable too", o.Name), true
 		}

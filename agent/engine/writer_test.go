@@ -421,3 +421,25 @@ func TestSilentAndUnnamed(t *testing.T) {
 	w.run(time.Minute)
 	w.want("primary", "a=drain/silent")
 }
+
+// TestOneServerByTwoNames: a wrong DNS record gives a replica the writer's address.
+// The server is no rival of itself, for entering and for staying.
+func TestOneServerByTwoNames(t *testing.T) {
+	w := settled(t, none)
+	w.servers["c"] = w.servers["a"]
+	w.listNodes()
+	w.run(5 * sec)
+	w.want("primary", "a=up/writer")
+	if len(w.snap.Alarms) > 0 {
+		t.Errorf("alarms %v", w.snap.Alarms)
+	}
+
+	w = newWorld(t, none)
+	w.servers["c"] = w.servers["a"]
+	w.listNodes()
+	w.run(5 * sec)
+	pool, _ := w.snap.Pool("primary")
+	if up := pool.Up(); len(up) != 1 || len(w.snap.Alarms) > 0 {
+		t.Errorf("up %v, alarms %v", up, w.snap.Alarms)
+	}
+}

@@ -34,6 +34,35 @@ type Server struct {
 	Words []string
 }
 
+// AgentSend returns what the agent check of a server sends, and whether it sends
+// anything.
+func (s Server) AgentSend() (string, bool) {
+	i := s.sendAt()
+	if i < 0 {
+		return "", false
+	}
+	return s.Words[i], true
+}
+
+// sendAt is where the last word of agent-send stands, which counts; -1: nowhere.
+func (s Server) sendAt() int {
+	for i := len(s.Words) - 1; i > 0; i-- {
+		if s.Words[i-1] == "agent-send" {
+			return i
+		}
+	}
+	return -1
+}
+
+// SameSettings reports whether two servers differ in nothing but their address. With
+// it goes what their agent checks send, which may name the address.
+func (s Server) SameSettings(o Server) bool {
+	if i := s.sendAt(); s.Address != o.Address && i >= 0 && i == o.sendAt() {
+		return slices.Equal(slices.Delete(slices.Clone(s.Words), i, i+1), slices.Delete(slices.Clone(o.Words), i, i+1))
+	}
+	return slices.Equal(s.Words, o.Words)
+}
+
 // File is what a configuration says.
 type File struct {
 	Servers map[Ref]Server
@@ -173,7 +202,7 @@ func Compare(before, after File) (Difference, error) {
 		switch {
 		case !there:
 			d.Add[ref] = now
-		case !slices.Equal(was.Words, now.Words):
+		case !was.SameSettings(now):
 			return d, fmt.Errorf("the settings of server %s have changed", ref)
 		case was.Address != now.Address:
 			d.Move[ref] = now

@@ -97,3 +97,32 @@ func TestCompare(t *testing.T) {
 		}
 	}
 }
+
+// What an agent check sends may name the server's address, and so changes with it. By
+// itself it is a setting.
+func TestAgentSendMovesWithTheAddress(t *testing.T) {
+	base := "defaults\nbackend b\n  default-server agent-send none\n  server n1 10.0.0.1:5432 agent-send \"main primary n1 10.0.0.1:5432\\n\" weight 5\n"
+	before := parse(t, base)
+	for _, c := range []struct {
+		name, old, new string
+		moves          bool
+	}{
+		{"with the address", "10.0.0.1", "10.0.0.7", true},
+		{"the address alone", "n1 10.0.0.1:5432 agent", "n1 10.0.0.7:5432 agent", true},
+		{"the words alone", "primary n1 10.0.0.1", "primary n1 10.0.0.7", false},
+		{"and another setting", "10.0.0.1:5432 agent-send \"main primary n1 10.0.0.1:5432\\n\" weight 5", "10.0.0.7:5432 agent-send \"main primary n1 10.0.0.7:5432\\n\" weight 6", false},
+		{"and no words any more", "10.0.0.1:5432 agent-send \"main primary n1 10.0.0.1:5432\\n\"", "10.0.0.7:5432", false},
+	} {
+		after := parse(t, strings.ReplaceAll(base, c.old, c.new))
+		d, err := Compare(before, after)
+		if (err == nil && len(d.Move) == 1) != c.moves {
+			t.Errorf("%s: %+v, %v", c.name, d, err)
+		}
+	}
+	if send, ok := before.Servers[Ref{"b", "n1"}].AgentSend(); !ok || send != "main primary n1 10.0.0.1:5432\n" {
+		t.Errorf("the last agent-send counts: %q", send)
+	}
+	if send, ok := (Server{Words: []string{"check"}}).AgentSend(); ok {
+		t.Errorf("no agent-send: %q", send)
+	}
+}

@@ -1,6 +1,7 @@
 package healthapi
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -135,6 +136,13 @@ patroni_pending_restart 0
 patroni_is_paused 0`), "\n")
 	if diff := cmp.Diff(want, w.metricLines(t, Strict)); diff != "" {
 		t.Error(diff)
+	}
+	// What was received is told as it is, also below what an archive has brought since.
+	for received, want := range map[topology.LSN]topology.LSN{replayed - 4096: replayed - 4096, 0: replayed} {
+		w.node(func(f *topology.NodeFacts) { f.Probe.ReceiveLSN = received })
+		if line := fmt.Sprintf("patroni_xlog_received_location %d", want); !slices.Contains(w.metricLines(t, Strict), line) {
+			t.Errorf("received %s: there is no %s", received, line)
+		}
 	}
 }
 

@@ -101,6 +101,7 @@ type Settings struct {
 type Counters struct {
 	OK, Unavailable, Other atomic.Uint64 // answers by status: 200, 503, any other
 	Unanswered             atomic.Uint64 // pool paths closed since nothing is decided
+	Maintenance            atomic.Uint64 // refusals that an operator's word leads
 	Rejected               atomic.Uint64 // connections closed because of MaxConns
 	Handshakes             atomic.Uint64 // TLS handshakes that failed
 }

@@ -1,6 +1,7 @@
 package healthapi
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -37,7 +38,7 @@ func (s *Server) metrics(sub *subject) *reply {
 	if p.InRecovery != topology.Yes {
 		standby = topology.Probe{}
 	}
-	m.counter("xlog_received_location", "Position received, 0 on a primary.", uint64(max(standby.ReceiveLSN, standby.ReplayLSN)))
+	m.counter("xlog_received_location", "Position received, 0 on a primary.", uint64(cmp.Or(standby.ReceiveLSN, standby.ReplayLSN)))
 	m.counter("xlog_replayed_location", "Position replayed, 0 on a primary.", uint64(standby.ReplayLSN))
 	m.gauge("xlog_replayed_timestamp", "Epoch seconds of the last transaction replayed, 0 if none.", epochSeconds(standby.ReplayedAt))
 	m.flag("xlog_paused", "1 if replay is paused.", standby.ReplayPaused == topology.Yes)

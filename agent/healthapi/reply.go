@@ -18,6 +18,7 @@ type reply struct {
 	body   []byte
 	// Header values as net/http keeps them; they are shared and never changed.
 	reason, length, kind []string
+	maintained           bool // a refusal that an operator's word leads
 }
 
 var (
@@ -37,7 +38,10 @@ type errorBody struct {
 
 func newReply(status int, why topology.Reason, body any) *reply {
 	b := encode(body)
-	return &reply{status: status, body: b, reason: []string{headerText(why)}, length: []string{strconv.Itoa(len(b))}, kind: kindJSON}
+	return &reply{
+		status: status, body: b, reason: []string{headerText(why)}, length: []string{strconv.Itoa(len(b))}, kind: kindJSON,
+		maintained: status != http.StatusOK && why.Code == topology.CodeMaintenance,
+	}
 }
 
 // encode writes JSON on one line. The bodies hold no value that JSON refuses.
@@ -60,6 +64,9 @@ func (s *Server) reply(w http.ResponseWriter, r *http.Request, status int, why t
 // send sends a body of known length. HEAD has the length of what GET would send.
 func (s *Server) send(w http.ResponseWriter, r *http.Request, p *reply) {
 	h := w.Header()
+	if p.maintained {
+		s.counters.Maintenance.Add(1)
+	}
 	switch p.status {
 	case http.StatusOK:
 		s.counters.OK.Add(1)

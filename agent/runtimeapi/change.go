@@ -3,7 +3,7 @@ package runtimeapi
 import (
 	"context"
 	"fmt"
-	"net/netip"
+	"maps"
 	"slices"
 	"strings"
 
@@ -44,22 +44,44 @@ func (m *members) remove(ctx context.Context, ref haproxycfg.Ref, s haproxycfg.S
 			return err
 		}
 	}
-	m.retired[ref] = s.Words
+	m.retired[ref] = s
 	return nil
 }
 
 // move gives a server another address. What was said of the old one does not hold
 // there: it is down until it is judged, and the sessions with the old one end.
-func (m *members) move(ctx context.Context, ref haproxycfg.Ref, to netip.AddrPort) error {
+// Its agent check asks about the old address, and so hears down, until the new one is
+// there; only then it is given the new question.
+func (m *members) move(ctx context.Context, ref haproxycfg.Ref, to haproxycfg.Server) error {
 	r := ref.String()
 	if err := m.ask(ctx, "set server "+r+" agent down", notEnabled); err != nil {
 		return err
 	}
-	set := fmt.Sprintf("set server %s addr %s port %d", r, to.Addr(), to.Port())
-	if err := m.ask(ctx, set, " changed from ", "no need to change"); err != nil {
+	if err := m.address(ctx, ref, to); err != nil {
+		return err
+	}
+	if err := m.question(ctx, ref, to); err != nil {
 		return err
 	}
 	return m.ask(ctx, "shutdown sessions server "+r)
+}
+
+func (m *members) address(ctx context.Context, ref haproxycfg.Ref, to haproxycfg.Server) error {
+	set := fmt.Sprintf("set server %s addr %s port %d", ref, to.Address.Addr(), to.Address.Port())
+	return m.ask(ctx, set, " changed from ", "no need to change")
+}
+
+// question sets what the agent check of a server sends, if it sends anything.
+func (m *members) question(ctx context.Context, ref haproxycfg.Ref, s haproxycfg.Server) error {
+	send, has := s.AgentSend()
+	if !has {
+		return nil
+	}
+	word, err := cliWord(send)
+	if err != nil {
+		return fmt.Errorf("server %s: %w", ref, err)
+	}
+	return m.ask(ctx, "set server "+ref.String()+" agent-send "+word)
 }
 
 // add adds a server. HAProxy begins with its checks off and in maintenance; it is
@@ -72,8 +94,8 @@ func (m *members) add(ctx context.Context, ref haproxycfg.Ref, s haproxycfg.Serv
 	var err error
 	if old, there := has[ref]; !there {
 		err = m.register(ctx, ref, s)
-	} else if words, ours := m.retired[ref]; ours && old.maintenance && slices.Equal(words, s.Words) {
-		err = m.move(ctx, ref, s.Address) // its agent is disabled
+	} else if was, ours := m.retired[ref]; ours && old.maintenance && was.SameSettings(s) {
+		err = m.back(ctx, ref, s)
 	} else {
 		err = fmt.Errorf("server %s is still there from before", ref)
 	}
@@ -92,6 +114,18 @@ func (m *members) add(ctx context.Context, ref haproxycfg.Ref, s haproxycfg.Serv
 	}
 	delete(m.retired, ref)
 	return nil
+}
+
+// back gives a server that was taken out its new address. Its agent must be enabled
+// before its question can be set; it asks nothing while the server is in maintenance.
+func (m *members) back(ctx context.Context, ref haproxycfg.Ref, s haproxycfg.Server) error {
+	if err := m.address(ctx, ref, s); err != nil {
+		return err
+	}
+	if err := m.ask(ctx, "enable agent "+ref.String()); err != nil {
+		return err
+	}
+	return m.question(ctx, ref, s)
 }
 
 // spare are settings, with the number of words that follow, that some versions
@@ -121,9 +155,21 @@ func (m *members) register(ctx context.Context, ref haproxycfg.Ref, s haproxycfg
 		if i < 0 {
 			return fmt.Errorf("it answers %q to %q", firstLine(answer), firstWords(command))
 		}
-		m.log.Info("HAProxy takes a setting only from its file; the server does without it until the next reload", "server", ref.String(), "setting", words[i])
+		if m.spared == nil {
+			m.spared = make(map[string][]string)
+		}
+		m.spared[words[i]] = append(m.spared[words[i]], ref.String())
 		words = slices.Delete(words, i, min(i+1+spare[words[i]], len(words)))
 	}
+}
+
+// logSpared says once for all servers which settings they do without.
+func (m *members) logSpared() {
+	for _, setting := range slices.Sorted(maps.Keys(m.spared)) {
+		m.log.Info("HAProxy takes a setting only from its file; servers that were added do without it until the next reload",
+			"setting", setting, "servers", some(m.spared[setting]))
+	}
+	clear(m.spared)
 }
 
 // refusedWord is where the setting stands that HAProxy refuses and a server can do

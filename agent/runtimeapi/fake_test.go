@@ -26,6 +26,9 @@ type fakeHAProxy struct {
 	refuses bool              // no socket
 	hangs   bool              // accepts and says nothing
 	missing map[string]bool   // servers that it does not have
+	at      map[string]string // where servers are; others are at 10.0.0.1, 10.0.0.2 …
+	retired map[string]bool   // servers in MAINT without checks
+	looks   int               // how often its servers were listed
 	state   map[string]string // by server: what the last command made of it
 	level   string            // of the socket; "" admin
 	ending  bool              // a reload has replaced the process, which still answers
@@ -73,6 +76,9 @@ func (f *fakeHAProxy) carryOut(command string) string {
 		return fmt.Sprintf("Name: HAProxy\nPid: %d\nUptime_sec: %d\nStopping: %d\n\n", f.pid, int(time.Since(f.started).Seconds()), stopping)
 	case "show stat -1 4 -1":
 		return "# pxname,svname,qcur,qmax,scur,smax,slim,stot,\nbe_main_replica,n1,0,0,3,2,,2,\nbe_main_replica,n2,0,0,4,2,,2,\"two\nlines\"\nother,n1,0,0,9,2,,2,\n\n"
+	case "show servers state":
+		f.looks++
+		return f.servers()
 	case "show cli level":
 		return cmp.Or(f.level, "admin") + "\n\n"
 	}
@@ -88,10 +94,33 @@ func (f *fakeHAProxy) carryOut(command string) string {
 	if f.missing[srv] {
 		return "No such server.\n\n"
 	}
+	if f.retired[srv] && w[3] == "agent" {
+		return "'set server <srv> agent' cannot be set: agent checks are not enabled on this server.\n\n"
+	}
 	if w[0] == "set" {
 		f.state[srv] = strings.TrimSpace(w[3] + " " + w[4])
 	}
 	return "\n"
+}
+
+// servers is the list of servers: n1 to n5 in each backend, without those that are missing.
+func (f *fakeHAProxy) servers() string {
+	out := "1\n# be_name srv_name srv_addr srv_admin_state srv_agent_state srv_port\n"
+	for _, backend := range []string{"be_main_primary", "be_main_replica"} {
+		for i := range 5 {
+			name := fmt.Sprintf("n%d", i+1)
+			ref := backend + "/" + name
+			if f.missing[ref] {
+				continue
+			}
+			state := "0 22"
+			if f.retired[ref] {
+				state = "1 18"
+			}
+			out += fmt.Sprintf("%s %s %s %s 5432\n", backend, name, cmp.Or(f.at[ref], fmt.Sprintf("10.0.0.%d", i+1)), state)
+		}
+	}
+	return out + "\n"
 }
 
 func (f *fakeHAProxy) set(change func()) {
@@ -112,14 +141,18 @@ func (f *fakeHAProxy) heard() []string {
 
 // bubble runs a pusher to a fake HAProxy under fake time.
 func bubble(t *testing.T, test func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder)) {
+	bubbleOf(t, Options{}, test)
+}
+
+// bubbleOf is bubble with some options set.
+func bubbleOf(t *testing.T, o Options, test func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeHAProxy{pid: 1, started: time.Now(), state: map[string]string{}}
 		views := new(latest.Map[string, topology.View])
 		log := new(strings.Builder)
-		p, err := New(Options{
-			Sockets: []string{"/run/haproxy.sock"}, Views: views, Now: topology.NewTicker(time.Now),
-			Dial: f.dial, Logger: slog.New(slog.NewTextHandler(log, nil)),
-		})
+		o.Sockets, o.Views, o.Now = []string{"/run/haproxy.sock"}, views, topology.NewTicker(time.Now)
+		o.Dial, o.Logger = f.dial, slog.New(slog.NewTextHandler(log, nil))
+		p, err := New(o)
 		if err != nil {
 			t.Fatal(err)
 		}

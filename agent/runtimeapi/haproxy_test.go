@@ -26,6 +26,7 @@ type rig struct {
 	reads   string // the frontend of the replicas
 	views   latest.Map[string, topology.View]
 	pusher  *Pusher
+	ports   map[string]int // of n1 and n2
 }
 
 const rigConfig = `
@@ -63,7 +64,8 @@ func newRig(tb testing.TB) *rig {
 	tb.Helper()
 	l := labtest.ForTest(tb, lab.NeedHAProxy)
 	r := &rig{pg: l.SocketPath("pg.sock"), reads: l.SocketPath("reads.sock")}
-	text := fmt.Sprintf(rigConfig[1:], r.pg, greet(tb, ""), greet(tb, "n1"), greet(tb, "n2"), greet(tb, "up 100%\n"), r.reads)
+	r.ports = map[string]int{"n1": greet(tb, "n1"), "n2": greet(tb, "n2")}
+	text := fmt.Sprintf(rigConfig[1:], r.pg, greet(tb, ""), r.ports["n1"], r.ports["n2"], greet(tb, "up 100%\n"), r.reads)
 	h, err := l.HAProxy(tb.Context(), lab.HAProxyOptions{Config: text})
 	if err != nil {
 		tb.Fatal(err)
@@ -71,7 +73,7 @@ func newRig(tb testing.TB) *rig {
 	r.haproxy = h
 	p, err := New(Options{
 		Sockets: []string{h.AdminSocket()}, Masters: []string{h.MasterSocket()}, Views: &r.views,
-		Now: topology.NewTicker(time.Now), Logger: slog.New(slog.NewTextHandler(tb.Output(), nil)),
+		Patience: 300 * time.Millisecond, Now: topology.NewTicker(time.Now), Logger: slog.New(slog.NewTextHandler(tb.Output(), nil)),
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -172,6 +174,9 @@ func (r *rig) name(generation uint64, writer string) { r.nameOf(generation, writ
 func (r *rig) nameOf(generation uint64, writer string, nodes int) {
 	p := pool("primary", topology.ModeWrite, slices.Repeat([]topology.Verdict{down}, nodes)...)
 	for i := range p.Nodes {
+		if port, known := r.ports[p.Nodes[i].Node]; known {
+			p.Nodes[i].Address = topology.Address{Host: "127.0.0.1", Port: uint16(port)}
+		}
 		if p.Nodes[i].Node == writer {
 			p.Nodes[i].Verdict = up
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -18,13 +19,17 @@ type members struct {
 	at  haproxycli.Socket
 	log *slog.Logger
 
+	wire    sync.Mutex // held while one server is changed, and while a push looks and tells
+	changed bool       // servers were changed since a push looked; guarded by wire
+
 	mu      sync.Mutex // one change at a time
 	process haproxycli.Process
 	// retired are servers that were taken out and stand in maintenance, with their
 	// settings. They are not deleted: before 2.9 that can crash HAProxy while a
 	// session of theirs is just ending (haproxy #2298), and the next reload forgets
 	// them anyway.
-	retired map[haproxycfg.Ref][]string
+	retired map[haproxycfg.Ref]haproxycfg.Server
+	spared  map[string][]string // what HAProxy took only without some setting, by the setting
 }
 
 // Bring brings every HAProxy of the sockets from one configuration, which it runs,
@@ -51,12 +56,12 @@ func (p *Pusher) Bring(ctx context.Context, before, after []byte) error {
 		return err
 	}
 	for _, s := range p.sockets {
+		defer s.sayAgain() // also of what was done before an error
+	}
+	for _, s := range p.sockets {
 		if err := s.members.bring(ctx, change, next); err != nil {
 			return fmt.Errorf("HAProxy at %s: %w", s.at.Address, err)
 		}
-	}
-	for _, s := range p.sockets {
-		s.sayAgain()
 	}
 	return nil
 }
@@ -65,7 +70,11 @@ func (p *Pusher) Bring(ctx context.Context, before, after []byte) error {
 type running struct {
 	address     netip.AddrPort // invalid when it is none
 	maintenance bool           // forced: by us, or by an operator
+	agentOff    bool           // it has no agent check, or a disabled one
 }
+
+// retired reports whether Bring took the server out, now or in an earlier life.
+func (r running) retired() bool { return r.maintenance && r.agentOff }
 
 func (m *members) bring(ctx context.Context, change haproxycfg.Difference, next haproxycfg.File) error {
 	m.mu.Lock()
@@ -75,23 +84,12 @@ func (m *members) bring(ctx context.Context, change haproxycfg.Difference, next 
 		return err
 	}
 	if m.retired == nil || process.Replaces(m.process) {
-		m.retired = make(map[haproxycfg.Ref][]string)
+		m.retired = make(map[haproxycfg.Ref]haproxycfg.Server)
 	}
 	m.process = process
-	for _, ref := range haproxycfg.InOrder(change.Remove) {
-		if err := m.remove(ctx, ref, change.Remove[ref]); err != nil {
-			return err
-		}
-	}
-	for _, ref := range haproxycfg.InOrder(change.Move) {
-		if err := m.move(ctx, ref, change.Move[ref].Address); err != nil {
-			return err
-		}
-	}
-	for _, ref := range haproxycfg.InOrder(change.Add) {
-		if err := m.add(ctx, ref, change.Add[ref], has); err != nil {
-			return err
-		}
+	defer m.logSpared()
+	if err := m.apply(ctx, change, has); err != nil {
+		return err
 	}
 	now, has, err := m.look(ctx)
 	if err != nil {
@@ -147,9 +145,12 @@ func parseState(state string) (map[haproxycfg.Ref]running, error) {
 		}
 		var r running
 		if ip, err := netip.ParseAddr(get("srv_addr")); err == nil {
-			r.address = netip.AddrPortFrom(ip, uint16(port))
+			r.address = netip.AddrPortFrom(ip.Unmap(), uint16(port))
 		}
 		r.maintenance = admin&1 != 0 // FMAINT
+		if agent, err := strconv.ParseUint(get("srv_agent_state"), 10, 32); err == nil {
+			r.agentOff = agent&4 == 0 // CHK_ST_ENABLED
+		}
 		out[haproxycfg.Ref{Backend: get("be_name"), Server: get("srv_name")}] = r
 	}
 	if len(column) == 0 {
@@ -167,7 +168,7 @@ func differs(next haproxycfg.File, has map[haproxycfg.Ref]running, change haprox
 		switch {
 		case r.address != want.Address:
 			return fmt.Errorf("server %s is at %s, not at %s", ref, r.address, want.Address)
-		case added && r.maintenance:
+		case added && r.retired(): // with admin words the first answer may be MAINT
 			return fmt.Errorf("server %s stays in maintenance", ref)
 		}
 	}

@@ -3,6 +3,7 @@ package runtimeapi
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pgsteer/pgsteer/agent/agentcheck"
 	"github.com/pgsteer/pgsteer/agent/haproxycfg"
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -25,8 +27,9 @@ import (
 )
 
 // fleet is a cluster whose nodes come, go and move, rendered by the built-in
-// template for a real HAProxy. n1 is always the writer.
+// template for a real HAProxy.
 type fleet struct {
+	fleetOptions
 	tb      testing.TB
 	views   latest.Map[string, topology.View]
 	haproxy *lab.HAProxy
@@ -34,30 +37,44 @@ type fleet struct {
 	applier *apply.Applier
 	listen  string
 	nodes   map[string]uint16 // ports
+	writer  string
 	gen     uint64
+	log     logText
 }
 
-func newFleet(tb testing.TB, runtime bool) *fleet {
+// fleetOptions is how a fleet differs from the plain one.
+type fleetOptions struct {
+	runtime bool
+	ready   bool   // pushes and answers have HAProxy's administrative words in them
+	silent  bool   // nothing is pushed
+	agent   bool   // agent checks are answered; else nothing but the pusher speaks
+	broken  string // while this file exists, every check of a file fails
+}
+
+func newFleet(tb testing.TB, o fleetOptions) *fleet {
 	tb.Helper()
 	l := labtest.ForTest(tb, lab.NeedHAProxy)
 	bin, err := lab.HAProxyProgram()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	f := &fleet{tb: tb, nodes: map[string]uint16{"n1": uint16(greet(tb, "n1"))}}
+	if o.broken == "" {
+		o.broken = filepath.Join(tb.TempDir(), "broken")
+	}
+	f := &fleet{fleetOptions: o, tb: tb, nodes: map[string]uint16{"n1": uint16(greet(tb, "n1"))}, writer: "n1"}
 	if f.listen, err = l.FreeAddr(); err != nil {
 		tb.Fatal(err)
 	}
 	text, _ := builtin.Text("haproxy.cfg")
 	admin := l.SocketPath("admin.sock")
 	group := apply.Group{
-		Name: "haproxy", Clusters: []string{"main"}, Runtime: runtime, ReloadInterval: 500 * time.Millisecond,
+		Name: "haproxy", Clusters: []string{"main"}, Runtime: o.runtime, ReloadInterval: 500 * time.Millisecond,
 		Files: []apply.File{{Template: render.Template{Name: "haproxy", Text: text}, Destination: filepath.Join(tb.TempDir(), "haproxy.cfg"), HAProxy: true}},
-		Check: []string{bin, "-c", "-f", "{{.Staged}}"}, MasterSocket: l.SocketPath("haproxy-master.sock"),
+		Check: []string{"/bin/sh", "-c", `test ! -e "$2" && exec "$0" -c -f "$1"`, bin, "{{.Staged}}", f.broken}, MasterSocket: l.SocketPath("haproxy-master.sock"),
 		Settings: render.Settings{
-			Agent:   netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(greet(tb, ""))),
+			Agent:   netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), f.agentPort()),
 			Listen:  map[render.PoolID][]netip.AddrPort{{Cluster: "main", Pool: "primary"}: {netip.MustParseAddrPort(f.listen)}},
-			Options: render.Options{StatsSocket: admin},
+			Options: render.Options{StatsSocket: admin, AgentInterval: 50 * time.Millisecond},
 		},
 	}
 	f.show()
@@ -81,7 +98,7 @@ func (f *fleet) run(group apply.Group) {
 	f.tb.Helper()
 	now := topology.NewTicker(time.Now)
 	var err error
-	f.pusher, err = New(Options{Sockets: []string{f.haproxy.AdminSocket()}, Masters: []string{f.haproxy.MasterSocket()}, Views: &f.views, Now: now})
+	f.pusher, err = New(Options{Sockets: []string{f.haproxy.AdminSocket()}, Masters: []string{f.haproxy.MasterSocket()}, Views: &f.views, Now: now, Ready: f.ready, Logger: slog.New(slog.NewTextHandler(&f.log, nil))})
 	if err != nil {
 		f.tb.Fatal(err)
 	}
@@ -91,7 +108,13 @@ func (f *fleet) run(group apply.Group) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)
-	go func() { done <- f.pusher.Run(ctx) }()
+	go func() {
+		if f.silent {
+			done <- nil
+			return
+		}
+		done <- f.pusher.Run(ctx)
+	}()
 	go func() { done <- f.applier.Run(ctx) }()
 	f.tb.Cleanup(func() {
 		cancel()
@@ -100,7 +123,28 @@ func (f *fleet) run(group apply.Group) {
 	})
 }
 
-// show publishes the nodes; n1 takes writes, all take reads.
+// agentPort answers agent checks, or never says a word.
+func (f *fleet) agentPort() uint16 {
+	f.tb.Helper()
+	if !f.agent {
+		return uint16(greet(f.tb, ""))
+	}
+	s, err := agentcheck.New(agentcheck.Options{Views: &f.views, Now: topology.NewTicker(time.Now), AdminWords: agentcheck.AdminWords(f.ready)})
+	if err != nil {
+		f.tb.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, ln) }()
+	f.tb.Cleanup(func() { cancel(); <-done })
+	return uint16(ln.Addr().(*net.TCPAddr).Port)
+}
+
+// show publishes the nodes; one takes writes, all take reads.
 func (f *fleet) show() {
 	f.gen++
 	s := &topology.Snapshot{Cluster: "main", Generation: f.gen, Urgent: f.gen, Complete: true, Pools: []topology.PoolVerdicts{
@@ -111,7 +155,7 @@ func (f *fleet) show() {
 		s.Nodes = append(s.Nodes, topology.Node{Name: name, Address: at})
 		for i := range s.Pools {
 			v := topology.NodeVerdict{Node: name, Address: at, Verdict: up, Weight: 100}
-			if i == 0 && name != "n1" {
+			if i == 0 && name != f.writer {
 				v.Verdict = down
 			}
 			s.Pools[i].Nodes = append(s.Pools[i].Nodes, v)
@@ -161,7 +205,7 @@ func (f *fleet) wantServers() {
 	}
 	want, got := map[string]uint16{}, map[string]uint16{}
 	for ref, s := range has {
-		if ref.Backend != "guard_main_primary" && !s.maintenance {
+		if ref.Backend != "guard_main_primary" && !s.retired() {
 			got[ref.String()] = s.address.Port()
 		}
 	}
@@ -173,6 +217,19 @@ func (f *fleet) wantServers() {
 	if diff := cmp.Diff(want, got); diff != "" {
 		f.tb.Error("servers:", diff)
 	}
+}
+
+// servedBy returns who serves writes, "" when nobody does.
+func (f *fleet) servedBy() string {
+	c, err := net.Dial("tcp", f.listen)
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	var b [8]byte
+	n, _ := c.Read(b[:])
+	return string(b[:n])
 }
 
 func (f *fleet) session() net.Conn {
@@ -198,7 +255,7 @@ func (f *fleet) session() net.Conn {
 func TestHAProxyFiftyMembershipChanges(t *testing.T) {
 	for _, runtime := range []bool{true, false} {
 		t.Run(fmt.Sprintf("runtime=%t", runtime), func(t *testing.T) {
-			f := newFleet(t, runtime)
+			f := newFleet(t, fleetOptions{runtime: runtime})
 			var ports []uint16
 			for range 8 {
 				ports = append(ports, uint16(greet(t, "other")))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/haproxycli"
@@ -16,19 +17,26 @@ var errStopping = errors.New("HAProxy is being reloaded: the process that answer
 
 // push tells HAProxy all that is pending, or only looks at its process.
 func (s *socket) push(ctx context.Context) {
+	s.members.wire.Lock()
+	defer s.members.wire.Unlock()
 	now := s.now()
 	full := s.repushAt <= now
 	if full {
-		s.repushAt = never
+		s.repushAt, s.places.has = never, nil
 		s.everything()
 	}
 	look := s.recheckAt <= now
 	if look {
 		s.catchUp()
 	}
+	s.askAgain(now)
 	var steps []step
 	var clusters []string
 	if full || s.pushAt <= now { // what has not settled yet waits on
+		if err := s.see(ctx, now); err != nil {
+			s.fail(ctx, err)
+			return
+		}
 		steps, clusters = s.steps(now)
 		clear(s.pending)
 		s.pushAt = never
@@ -47,7 +55,7 @@ func (s *socket) push(ctx context.Context) {
 			s.delay = s.o.Repush
 			clear(s.bad)
 		}
-		s.setErr(nil)
+		s.wellBut()
 	}
 	s.record(clusters)
 	if look && s.countAt <= now && len(s.rosters) > 0 {
@@ -71,9 +79,16 @@ func (s *socket) steps(now topology.Mono) (steps []step, clusters []string) {
 		ours := backends(s.o, v.Snapshot)
 		maps.DeleteFunc(s.confirmed[cluster], func(srv server, _ want) bool { return !ours[srv.Backend] })
 		departed := s.rosters[cluster].note(s.o, v.Snapshot)
+		s.places.forget(slices.Values(departed))
 		wanted := desired(s.o, v.Snapshot, departed, s.unheard)
+		for _, srv := range s.places.correct(s.o, v.Snapshot, wanted, now) {
+			delete(s.confirmed[cluster], srv)
+		}
 		s.hear(v.Snapshot)
 		steps = append(steps, plan(cluster, wanted, s.confirmed[cluster])...)
+	}
+	if len(s.places.waiting) > 0 {
+		s.placesAt = now.Add(min(s.o.Repush, s.o.Patience))
 	}
 	inOrder(steps)
 	return steps, clusters
@@ -155,9 +170,16 @@ func (s *socket) compareProcess(info string, bad complaints) error {
 	if p.Stopping {
 		return errStopping
 	}
+	s.meet(p)
+	return nil
+}
+
+// meet takes over which process answers. One that replaced another is told everything,
+// once its servers are known.
+func (s *socket) meet(p haproxycli.Process) {
 	if p.Replaces(s.process) {
 		s.log.Info("HAProxy has a new process; it is told everything", "pid", p.PID, "was", s.process.PID)
-		s.young = true
+		s.young, s.places.has = true, nil
 		clear(s.heard)
 		s.everything()
 		s.pushAt = s.now()
@@ -173,7 +195,6 @@ func (s *socket) compareProcess(info string, bad complaints) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status.Process = p.PID
-	return nil
 }
 
 // take notes the answers to steps. A step counts when all its commands did; a
@@ -214,7 +235,7 @@ func (s *socket) record(clusters []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, cluster := range clusters {
-		if !s.refused[cluster] {
+		if _, waits := s.places.waiting[cluster]; !s.refused[cluster] && !waits {
 			s.status.Applied[cluster] = s.told[cluster]
 		}
 	}
@@ -227,6 +248,7 @@ func (s *socket) fail(ctx context.Context, err error) {
 	}
 	wait := s.back.NextBackOff()
 	s.everything()
+	s.places.has = nil
 	s.pushAt = s.now()
 	s.retryAt = s.now().Add(wait)
 	if errors.Is(err, errStopping) {

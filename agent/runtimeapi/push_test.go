@@ -219,7 +219,11 @@ func TestBadAnswersAreExplainedOnceAndToldAgain(t *testing.T) {
 	bubble(t, func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder) {
 		f.set(func() { f.missing = map[string]bool{"be_main_replica/n2": true} })
 		show(views, snapshot(1, 1, replicas(up, up)))
-		f.heard()
+		if got, st := f.heard(), p.Status()[0]; len(got) != 2 || st.Err != nil || len(st.Applied) != 0 {
+			t.Errorf("a server that may be added in a moment: told %q, status %+v", got, st)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		st := p.Status()[0]
 		if st.Err == nil || !strings.Contains(st.Err.Error(), "does not have this server") || len(st.Applied) != 0 {
 			t.Errorf("status %+v", st)

@@ -25,7 +25,7 @@ func recorded(t *testing.T, version, to string) string {
 func TestServersOfEveryVersion(t *testing.T) {
 	want := map[haproxycfg.Ref]running{
 		{Backend: "be_main_primary", Server: "n1"}: {address: netip.MustParseAddrPort("10.0.0.1:5432")},
-		{Backend: "be_main_primary", Server: "n2"}: {address: netip.MustParseAddrPort("[2001:db8::2]:5432"), maintenance: true},
+		{Backend: "be_main_primary", Server: "n2"}: {address: netip.MustParseAddrPort("[2001:db8::2]:5432"), maintenance: true, agentOff: true},
 	}
 	for _, version := range haproxytest.Versions(t) {
 		got, err := parseState(recorded(t, version, "show servers state"))

@@ -5,6 +5,8 @@
 // Guarantees: what goes out is told before what comes in, so that no push opens a
 // moment with two writers; the guard of a pool closes first and opens last.
 // Undecided nodes, and whole views that are no longer valid, are not mentioned.
+// A server that HAProxy has at another address than its node is down, and one that it
+// does not have yet is told nothing until it does.
 // Each socket has its own goroutine and always gets the newest decision, never a
 // queue: one that hangs or is away delays nobody and catches up in one step. Only
 // what HAProxy confirmed counts as applied; after any failure, and when HAProxy's
@@ -63,6 +65,10 @@ type Options struct {
 	// Repush is how long after an answer that was no success everything is said
 	// again; it doubles up to a minute while the answers stay bad. Zero: 5 s.
 	Repush time.Duration
+	// Patience is how long HAProxy may lack a server, or a server's new address, before
+	// that is an error: the file is checked first, and Bring or a reload come after the
+	// decision. Zero: 10 s.
+	Patience time.Duration
 	// Timeout bounds one exchange with a socket. Zero: 1 s.
 	Timeout time.Duration
 	// Dial opens a socket. Nil: the operating system's.
@@ -125,6 +131,7 @@ func withDefaults(o Options) Options {
 	o.Recheck = cmp.Or(o.Recheck, 250*time.Millisecond)
 	o.Count = cmp.Or(o.Count, 5*time.Second)
 	o.Repush = cmp.Or(o.Repush, 5*time.Second)
+	o.Patience = cmp.Or(o.Patience, 10*time.Second)
 	o.Timeout = cmp.Or(o.Timeout, time.Second)
 	if o.Names == nil {
 		o.Names = func(cluster, pool string) string { return "be_" + cluster + "_" + pool }

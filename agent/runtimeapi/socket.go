@@ -26,6 +26,7 @@ type socket struct {
 	back *backoff.ExponentialBackOff
 
 	members *members
+	places  places
 	again   chan struct{} // everything is told again
 
 	pending   map[string]bool            // clusters with a decision that is not told yet
@@ -48,6 +49,7 @@ type socket struct {
 	recheckAt topology.Mono
 	countAt   topology.Mono
 	repushAt  topology.Mono // when everything is told again; never: no need
+	placesAt  topology.Mono // when clusters with servers that are not right are planned again; never: none has
 
 	mu     sync.Mutex
 	status Status
@@ -73,7 +75,8 @@ func newSocket(o *Options, at haproxycli.Socket) *socket {
 		bad:       make(map[string]bool),
 		heard:     make(map[server]bool),
 		delay:     o.Repush,
-		pushAt:    never, repushAt: never,
+		places:    newPlaces(),
+		pushAt:    never, repushAt: never, placesAt: never,
 		status: Status{Socket: at.Address, Applied: make(map[string]uint64)},
 	}
 	s.back.Reset()
@@ -122,7 +125,7 @@ func (s *socket) now() topology.Mono { return s.o.Now().Mono }
 
 // nextAt is when there is something to do without a change.
 func (s *socket) nextAt() topology.Mono {
-	return max(min(s.pushAt, s.recheckAt, s.repushAt), s.retryAt)
+	return max(min(s.pushAt, s.recheckAt, s.repushAt, s.placesAt), s.retryAt)
 }
 
 func (s *socket) due() bool { return s.nextAt() <= s.now() }
@@ -161,6 +164,8 @@ func (s *socket) forget(cluster string) {
 	delete(s.urgent, cluster)
 	delete(s.confirmed, cluster)
 	delete(s.told, cluster)
+	s.places.forget(maps.Keys(s.rosters[cluster]))
+	delete(s.places.waiting, cluster)
 	delete(s.rosters, cluster)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -153,13 +153,14 @@ func TestHAProxyOldWorkersAndMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.reload(t, 1)
-	wantAlive(t, before, 300*time.Millisecond) // nobody said yet that the node has moved
-	eventually(t, 2*time.Second, r.servedBy(t, "moved"))
-	after := first(r.connect(t))
+	wantAlive(t, before, 300*time.Millisecond)      // nobody said yet that the node has moved
+	eventually(t, 2*time.Second, r.servedBy(t, "")) // nor is its verdict one on the new address
 	moveTo(2, to, undecided)
 	wantAlive(t, before, 600*time.Millisecond) // nor whether it is there
 	moveTo(3, to, up)
 	wantEnd(t, before, "a session with the old address")
+	eventually(t, 2*time.Second, r.servedBy(t, "moved"))
+	after := first(r.connect(t))
 	r.reload(t, 1)
 	wantAlive(t, after, 500*time.Millisecond)
 }

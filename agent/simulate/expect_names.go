@@ -75,7 +75,8 @@ var alarmCodes = []string{
 }
 
 // metricLabels are the metrics that a scenario can look at and their labels, as
-// docs/metrics.md has them: all but those of sinks, which are not played.
+// docs/metrics.md has them: all but those of sinks and of the agent's own book of
+// maintenance, which are not played.
 var metricLabels = map[string]string{
 	"pgsteer_build_info":                                   "version",
 	"pgsteer_config_last_reload_success":                   "",

@@ -86,7 +86,7 @@ func TestMetricLabels(t *testing.T) {
 	}
 	want := make(map[string]string)
 	for _, row := range regexp.MustCompile("(?m)^\\| `(pgsteer_\\w+)` \\| (?:gauge|counter) \\| (.*?) \\|").FindAllStringSubmatch(string(b), -1) {
-		if labels := sorted(regexp.MustCompile(`\w+`).FindAllString(row[2], -1)); !strings.HasPrefix(row[1], "pgsteer_sink") {
+		if labels := sorted(regexp.MustCompile(`\w+`).FindAllString(row[2], -1)); !strings.HasPrefix(row[1], "pgsteer_sink") && !strings.HasPrefix(row[1], "pgsteer_maintenance") {
 			want[row[1]] = strings.Join(labels, " ")
 		}
 	}

@@ -150,7 +150,7 @@ func (m *monitor) apply(c *monitorChange, now time.Duration) {
 // answer is what a read of the monitor's tables brings now.
 func (m *monitor) answer(w *world) pgautofailover.Answer {
 	version, uptime := "2.0", (runsSince + w.now).Seconds()
-	a := pgautofailover.Answer{Version: &version, Uptime: &uptime, Formation: &pgautofailover.Formation{Kind: "pgsql"}}
+	a := pgautofailover.Answer{Version: &version, Uptime: &uptime, Formation: &pgautofailover.Formation{}}
 	for _, name := range slices.Sorted(maps.Keys(m.rows)) {
 		a.Nodes = append(a.Nodes, m.rows[name].row(name, m.ids[name], w))
 	}

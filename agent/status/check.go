@@ -36,7 +36,7 @@ func (c Check) String() string {
 func (s *Server) check(w http.ResponseWriter, r *http.Request) {
 	cluster, pool := r.PathValue("cluster"), r.PathValue("pool")
 	if !slices.Contains(s.o.Clusters(), cluster) {
-		noCheck(w, http.StatusNotFound, fmt.Sprintf("there is no cluster %s", cluster))
+		noCheck(w, http.StatusNotFound, fmt.Sprintf("there is no cluster %s; known are: %s", cluster, strings.Join(s.o.Clusters(), " ")))
 		return
 	}
 	s.checkIn(w, cluster, pool, r.PathValue("node"))
@@ -87,7 +87,7 @@ func (s *Server) checkIn(w http.ResponseWriter, cluster, pool, node string) {
 		answer(w, http.StatusOK, c)
 		return
 	}
-	noCheck(w, http.StatusNotFound, fmt.Sprintf("cluster %s has no node %s in a pool %s", cluster, node, pool))
+	noCheck(w, http.StatusNotFound, fmt.Sprintf("cluster %s has no node %s in a pool %s; pgsteer status lists its nodes and pools", cluster, node, pool))
 }
 
 // noCheck refuses names that mean nobody, or several.

@@ -25,7 +25,7 @@ func TestCheck(t *testing.T) {
 		{"stale", "main/primary/n1", http.StatusOK, "main/primary/n1 is undecided: no_evidence, the last decision is too old to be believed"},
 		{"up", "main/primary/n9", http.StatusNotFound, "cluster main has no node n9 in a pool primary"},
 		{"up", "main/nosuch/n1", http.StatusNotFound, "cluster main has no node n1 in a pool nosuch"},
-		{"up", "nope/primary/n1", http.StatusNotFound, "there is no cluster nope"},
+		{"up", "nope/primary/n1", http.StatusNotFound, "there is no cluster nope; known are: main"},
 		{"up", "be_nope/n1", http.StatusNotFound, "there is no pool whose backend is be_nope; the backend of pool primary of cluster main is be_main_primary"},
 	} {
 		code, body := get(worlds[tt.world]().server(), "/api/v1/check/"+tt.path)

@@ -60,9 +60,23 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(descSinkGauge, float64(s.Gauges[k]), s.Name, k)
 		}
 	}
+	c.collectMaintenance(ch, r)
 	gauge(descReload, b2f(r.Agent.ConfigError == ""))
 	gauge(descReloadAt, unix(r.Agent.ConfigAt))
 	gauge(descBuild, 1, r.Agent.Version)
+}
+
+// counterMaintenance is the counter of a sink for answers that maintenance refused.
+const counterMaintenance = "maintenance"
+
+func (c *collector) collectMaintenance(ch chan<- prometheus.Metric, r Report) {
+	refused := uint64(0)
+	for _, s := range r.Sinks {
+		refused += s.Counters[counterMaintenance]
+	}
+	ch <- prometheus.MustNewConstMetric(descMode.desc, prometheus.GaugeValue, b2f(!r.Agent.EnteredAt.IsZero()))
+	ch <- prometheus.MustNewConstMetric(descRefused.desc, prometheus.CounterValue, float64(refused))
+	ch <- prometheus.MustNewConstMetric(descOut.desc, prometheus.GaugeValue, float64(len(r.Agent.Maintenance)))
 }
 
 // knownLags takes over what is known now, keeps what was known of the nodes that

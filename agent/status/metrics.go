@@ -41,9 +41,12 @@ var (
 	descSourceAge  = desc("pgsteer_source_age_seconds", "Age of a source's last good answer; since the start of the agent before the first.", "cluster", "source")
 	descSink       = desc("pgsteer_sink_ok", "1 while nothing keeps a sink from applying what is decided.", "sink")
 	descSinkCount  = desc("pgsteer_sink_events_total", "Events of a sink by kind, since the sink was started.", "sink", "event")
-	descSinkGauge  = desc("pgsteer_sink_present", "How much of something a sink has now, such as the open streams of xds, of a template group old_processes (HAProxy's workers of before) and left_out (nodes and tags that no file can carry), and of runtimeapi old_workers and, for the present process and for the old ones, sessions_down and sessions_draining (sessions with servers that are down, which are being ended, and that drain).", "sink", "what")
+	descSinkGauge  = desc("pgsteer_sink_present", "How much of something a sink has now, such as the open streams of xds and its held_listeners (those that differ from the configuration until they may change), of a template group old_processes (HAProxy's workers of before) and left_out (nodes and tags that no file can carry), and of runtimeapi old_workers and, for the present process and for the old ones, sessions_down and sessions_draining (sessions with servers that are down, which are being ended, and that drain).", "sink", "what")
 	descReload     = desc("pgsteer_config_last_reload_success", "1 when the last reading of the configuration was taken, 0 when it was refused.")
 	descReloadAt   = desc("pgsteer_config_last_reload_success_timestamp_seconds", "When the configuration that runs was taken.")
+	descMode       = desc("pgsteer_maintenance_mode", "1 while the agent itself is in maintenance and every node of every cluster is out, else 0.")
+	descOut        = desc("pgsteer_maintenance_records", "Records of what operators took out and that hold now, that of the agent itself included; pgsteer_node_reason has the nodes.")
+	descRefused    = desc("pgsteer_maintenance_refused_total", "Agent checks and health checks that were refused because of maintenance, since the listeners were started.")
 	descBuild      = desc("pgsteer_build_info", "1; the label has the version.", "version")
 )
 
@@ -61,6 +64,7 @@ var metrics = []metric{
 	descUp, descFailure, descAge, descLag, descLagTime, descLagAge, descSlots, descPort, descPrivileges, descLogin,
 	descGeneration, descHash, descValid, descComplete, descAlarm, descStalled, descBlocked,
 	descAuthority, descPaused, descClaims, descTimeline,
+	descMode, descOut, descRefused,
 	descSource, descSourceAge, descSink, descSinkCount, descSinkGauge,
 }
 

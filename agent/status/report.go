@@ -24,6 +24,21 @@ type Agent struct {
 	ConfigError string            `json:"config_error,omitempty"`
 	ConfigAt    time.Time         `json:"config_loaded_at"`
 	Listeners   map[string]string `json:"listeners"` // name to address
+	// EnteredAt is since when the agent itself is out, zero while it is not.
+	EnteredAt   time.Time     `json:"maintenance_entered_at,omitzero"`
+	Maintenance []Maintenance `json:"maintenance,omitempty"` // what operators took out, by target
+}
+
+// Maintenance is one record: of this agent without a cluster, of all pools and
+// nodes where none is named.
+type Maintenance struct {
+	Cluster string    `json:"cluster,omitempty"`
+	Pool    string    `json:"pool,omitempty"`
+	Node    string    `json:"node,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+	Who     string    `json:"who,omitempty"`
+	Since   time.Time `json:"since"`
+	Until   time.Time `json:"until,omitzero"` // zero: until it is ended
 }
 
 // Sink is the health of one sink.

@@ -2,8 +2,9 @@
 // the JSON report behind `pgsteer status` and `pgsteer explain`, and their text.
 //
 // Guarantees: /livez is 200 as long as every cluster's decisions turn, whatever
-// the databases or Consul do. /readyz is 503 only before the first complete
-// state. Nothing here changes anything; every answer is made from the newest
+// the databases or Consul do. /readyz is 503 only while the agent is in maintenance
+// and before the first complete state. Nothing here changes anything, but for what
+// Options.Admin takes; every answer is made from the newest
 // views at the moment of the question, so series of nodes that are gone are gone.
 // A node that is known has all its series at every scrape, whatever its state:
 // what is unknown is NaN, never zero and never absent.
@@ -43,6 +44,8 @@ type Options struct {
 	// Envoys tells what is served to Envoys, stream by stream, as GET /debug/xds;
 	// nil, and nil from it: there is no such server.
 	Envoys func() any
+	// Admin takes changes, below /admin/ and /api/v1/maintenance; nil: it is not served.
+	Admin  http.Handler
 	Logger *slog.Logger // nil: nothing is logged
 }
 
@@ -70,6 +73,11 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET /api/v1/check/{backend}/{server}", s.checkBackend)
 	if o.Observations != nil {
 		s.mux.Handle("GET /api/v1/observations/{cluster}", o.Observations)
+	}
+	if o.Admin != nil {
+		for _, pattern := range []string{"GET /admin/", "POST /admin/", "DELETE /admin/", "GET /api/v1/maintenance"} {
+			s.mux.Handle(pattern, o.Admin)
+		}
 	}
 	s.mux.HandleFunc("GET /debug/xds", s.envoys)
 	s.mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
@@ -112,8 +120,13 @@ func (s *Server) livez(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]string{"status": "alive"})
 }
 
-// readyz: the first complete state of every cluster was seen.
+// readyz: the agent is not in maintenance, which counts before anything else, and
+// the first complete state of every cluster was seen.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	if !s.o.Agent().EnteredAt.IsZero() {
+		answer(w, http.StatusServiceUnavailable, map[string]string{"status": "not_ready", "reason": "maintenance mode active"})
+		return
+	}
 	var missing []string
 	for _, c := range s.o.Clusters() {
 		if v := s.o.Views.Get(c); v == nil || v.Snapshot == nil || !v.Snapshot.Complete {
@@ -176,7 +189,7 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 
 func unknownPath(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusNotFound, map[string]string{
-		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/[CLUSTER/]NODE /api/v1/check/CLUSTER/POOL/NODE /api/v1/observations/CLUSTER", r.URL.Path),
+		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/[CLUSTER/]NODE /api/v1/check/CLUSTER/POOL/NODE /api/v1/check/BACKEND/SERVER /api/v1/observations/CLUSTER /debug/xds /admin/maintenance[/CLUSTER[/NODE]] /api/v1/maintenance", r.URL.Path),
 	})
 }
 

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -17,12 +18,32 @@ func WriteStatus(w io.Writer, r Report) {
 	for _, c := range r.Clusters {
 		writeCluster(w, c)
 	}
+	for _, m := range r.Agent.Maintenance {
+		writeMaintenance(w, m)
+	}
 	if r.Agent.ConfigError != "" {
 		fmt.Fprintf(w, "! the last reload was refused, the configuration before it runs on: %s\n", strings.ReplaceAll(r.Agent.ConfigError, "\n", "\n    "))
 	}
 	for _, s := range r.Sinks {
 		writeSink(w, s)
 	}
+}
+
+// writeMaintenance prints what an operator took out.
+func writeMaintenance(w io.Writer, m Maintenance) {
+	what := "all that this agent steers"
+	if m.Cluster != "" {
+		what = strings.TrimSuffix(m.Cluster+"/"+m.Node, "/")
+	}
+	if m.Pool != "" {
+		what += " in pool " + m.Pool
+	}
+	until := "until it is ended"
+	if !m.Until.IsZero() {
+		until = "until " + m.Until.UTC().Format(time.DateTime) + " UTC"
+	}
+	fmt.Fprintf(w, "- maintenance of %s since %s UTC, %s: %s (%s)\n", what, m.Since.UTC().Format(time.DateTime), until,
+		cmp.Or(m.Reason, "no reason given"), cmp.Or(m.Who, "nobody named"))
 }
 
 // writeSink prints a sink that does not apply what is decided.

@@ -60,6 +60,22 @@ var worlds = map[string]func() *world{
 		}
 		return w
 	},
+	"maintenance": func() *world { // the agent itself, and a node in one pool until noon
+		w := newWorld(view("main", func(s *topology.Snapshot, _ *topology.Facts) {
+			for _, p := range s.Pools {
+				for _, n := range p.Nodes {
+					set(s, p.Pool, n.Node, topology.Drain, topology.CodeMaintenance, "new switch")
+				}
+			}
+		}))
+		w.agent.EnteredAt = wall.Add(-time.Minute)
+		w.agent.Maintenance = []Maintenance{
+			{Reason: "new switch", Who: "ann", Since: wall.Add(-time.Minute)},
+			{Cluster: "main", Node: "n2", Pool: "replica", Since: wall.Add(-time.Hour), Until: wall.Add(time.Hour)},
+		}
+		w.sinks = []Sink{{Name: "agentcheck", State: SinkOK, Counters: map[string]uint64{"maintenance": 7}}, {Name: "healthapi", State: SinkOK, Counters: map[string]uint64{"maintenance": 2}}}
+		return w
+	},
 	"drain": func() *world {
 		return newWorld(view("main", func(s *topology.Snapshot, f *topology.Facts) {
 			n2 := f.Nodes["n2"]

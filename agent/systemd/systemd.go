@@ -1,5 +1,5 @@
 // Package systemd tells the service manager how the agent fares, for units of
-// Type=notify and Type=notify-reload.
+// Type=notify and Type=notify-reload, and asks it for units.
 //
 // Guarantees: without $NOTIFY_SOCKET nothing is sent and nothing fails. A
 // message that cannot be sent is logged and forgotten; it never stops the agent.

@@ -13,7 +13,7 @@ type Monitor struct {
 	Claimants []string `json:"claimants,omitempty"`
 	// SyncStandbys is number_sync_standbys of the formation.
 	SyncStandbys int `json:"number_sync_standbys,omitempty"`
-	// Uptime is since when the monitor's server runs; negative: unknown.
+	// Uptime is how long the monitor's server has run; negative: unknown.
 	Uptime time.Duration `json:"uptime"`
 	// UnhealthyAfter and StartupGrace are the monitor's settings
 	// node_considered_unhealthy_timeout and startup_grace_period.

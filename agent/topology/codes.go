@@ -95,7 +95,7 @@ var Codes = []CodeInfo{
 	{
 		CodeTwoWriters, SeverityError, SessionsEnd, false, "one of them stops being writable",
 		[]string{"kill_after"},
-		"Several nodes are writable on the highest timeline and no authority says which is right. None of them gets writes.",
+		"Several nodes are writable. The one that the authority names, or that is alone on the highest timeline, goes on; where nothing tells them apart, none gets writes.",
 	},
 	{
 		CodeTwoGoals, SeverityError, SessionsEnd, false, "the monitor assigns a state that takes writes to one node alone",

@@ -117,7 +117,7 @@ type Probe struct {
 	SystemID      uint64
 	Timeline      Timeline // primary: from the name of the current WAL file; standby: receiver's, else of the last checkpoint
 	WriteLSN      LSN      // primary: pg_current_wal_lsn
-	ReceiveLSN    LSN      // standby
+	ReceiveLSN    LSN      // standby: what its receiver has written, else what was ever received
 	ReplayLSN     LSN      // standby; frozen and meaningless on a primary
 	ReplayedAt    time.Time
 	ReplayPaused  Tri // standby

@@ -109,7 +109,7 @@ func setTerm(left, list string) (term, error) {
 	}
 	t := term{key: words[0], op: words[1]}
 	if strings.ContainsAny(list, "=!") {
-		return term{}, fmt.Errorf("%q: a value has = or !", left+"("+list)
+		return term{}, fmt.Errorf("%q: a value has ! or =", left+"("+list)
 	}
 	for v := range strings.SplitSeq(list, ",") {
 		t.values = append(t.values, strings.TrimSpace(v))

@@ -228,21 +228,37 @@ type Maintenance struct {
 
 // MaintenanceRecord takes something out.
 type MaintenanceRecord struct {
-	Node   string // empty: the whole cluster
+	Pool   string // empty: every pool
+	Node   string // empty: every node
 	Reason string
 	Who    string
 	Since  time.Time
 	Until  time.Time // zero: until ended
+	// DrainUntil is when sessions end that are still there; zero: they are kept.
+	DrainUntil time.Time
 }
 
-// Active returns the record that takes a node out at a moment.
+// Active returns the record that takes a node out of every pool at a moment: the
+// first of those whose sessions end by then, else the first of all.
 func (m Maintenance) Active(node string, now time.Time) (MaintenanceRecord, bool) {
+	return m.ActiveIn("", node, now)
+}
+
+// ActiveIn is Active for those records that are about one pool alone.
+func (m Maintenance) ActiveIn(pool, node string, now time.Time) (found MaintenanceRecord, ok bool) {
 	for _, r := range m.Records {
-		if (r.Node == "" || r.Node == node) && (r.Until.IsZero() || now.Before(r.Until)) {
-			return r, true
+		switch {
+		case r.Pool != pool, r.Node != "" && r.Node != node, !r.Until.IsZero() && !now.Before(r.Until):
+		case !ok, r.Drained(now) && !found.Drained(now):
+			found, ok = r, true
 		}
 	}
-	return MaintenanceRecord{}, false
+	return found, ok
+}
+
+// Drained reports whether the time that sessions were given is over.
+func (r MaintenanceRecord) Drained(now time.Time) bool {
+	return !r.DrainUntil.IsZero() && !now.Before(r.DrainUntil)
 }
 
 // Saved is what outlives a restart of the agent.

@@ -31,7 +31,8 @@ func (a *Authority) Application(node string) string {
 }
 
 // SyncRole is a writer's own view of a standby's part in commits, RoleAny without
-// one. It knows standbys by their application_name, see Application; one that is still catching up has no part yet.
+// one. It knows standbys by their application_name, see Application; one that is
+// still catching up has no part yet.
 func (p *Probe) SyncRole(standby string) Role {
 	if p == nil {
 		return RoleAny

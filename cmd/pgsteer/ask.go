@@ -20,7 +20,14 @@ type running struct {
 	Address string `default:"127.0.0.1:7433" placeholder:"HOST:PORT" help:"Status listener of the running agent, or the path of its socket (${default})."`
 }
 
-func (r running) isSocket() bool { return strings.HasPrefix(r.Address, "/") }
+// question is a request to the agent.
+type question struct {
+	method, path string // empty method: GET
+	body         string
+	token        string // sent along; empty: none
+}
+
+func (r running) isSocket() bool { return strings.Contains(r.Address, "/") }
 
 // transport reaches the agent, at a socket whatever the host of a URL.
 func (r running) transport() *http.Transport {
@@ -39,57 +46,74 @@ func (r running) url(path string) string {
 	if r.isSocket() {
 		host = "pgsteer"
 	}
-	return (&url.URL{Scheme: "http", Host: host, Path: path}).String()
+	path, query, _ := strings.Cut(path, "?")
+	return (&url.URL{Scheme: "http", Host: host, Path: path, RawQuery: query}).String()
 }
 
 // absent explains that the agent was not reached.
 func (r running) absent(err error) error {
-	key := "listen.status"
+	hint := "listen.status that address"
 	if r.isSocket() {
-		key = "listen.socket"
+		hint = "listen.socket that path (without one: --address 127.0.0.1:7433)"
 	}
-	return fmt.Errorf("ask the agent at %s: %w; is it running, and is %s that address?", r.Address, err, key)
+	return fmt.Errorf("ask the agent at %s: %w; is it running, and is %s?", r.Address, err, hint)
 }
 
-// refusal is an answer of the agent that is none to the question.
+// refusal is why the agent, which was reached, does not answer a question.
 type refusal struct{ text string }
 
 func (e *refusal) Error() string { return e.text }
 
-// get asks the agent, for five seconds unless ctx has a deadline, and decodes its
-// JSON answer.
+// get asks the agent as body does, and decodes its JSON answer.
 func (r running) get(ctx context.Context, path string, into any) error {
-	if _, bounded := ctx.Deadline(); !bounded {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url(path), nil)
+	body, err := r.body(ctx, path)
 	if err != nil {
-		return fmt.Errorf("ask the agent at %s: %w", r.Address, err)
-	}
-	transport := r.transport()
-	defer transport.CloseIdleConnections()
-	res, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return r.absent(err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(res.Body, 256<<20))
-	if err != nil {
-		return fmt.Errorf("read the answer of the agent at %s: %w", r.Address, err)
-	}
-	if res.StatusCode != http.StatusOK {
-		var e struct{ Error string }
-		if json.Unmarshal(body, &e) == nil && e.Error != "" {
-			return &refusal{e.Error}
-		}
-		return fmt.Errorf("the agent at %s answers %s to %s", r.Address, res.Status, path)
+		return err
 	}
 	if err := json.Unmarshal(body, into); err != nil {
 		return fmt.Errorf("the answer of the agent at %s is no JSON: %w", r.Address, err)
 	}
 	return nil
+}
+
+// body asks the agent as send does.
+func (r running) body(ctx context.Context, path string) ([]byte, error) {
+	return r.send(ctx, question{path: path})
+}
+
+// send asks the agent, for five seconds unless ctx has a deadline.
+func (r running) send(ctx context.Context, q question) ([]byte, error) {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+	}
+	req, err := http.NewRequestWithContext(ctx, q.method, r.url(q.path), strings.NewReader(q.body))
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent at %s: %w", r.Address, err)
+	}
+	if q.token != "" {
+		req.Header.Set("Authorization", "Bearer "+q.token)
+	}
+	transport := r.transport()
+	defer transport.CloseIdleConnections()
+	res, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return nil, r.absent(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 256<<20))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer of the agent at %s: %w", r.Address, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		var e struct{ Error string }
+		if json.Unmarshal(body, &e) == nil && e.Error != "" {
+			return nil, &refusal{e.Error}
+		}
+		return nil, fmt.Errorf("the agent at %s answers %s to %s", r.Address, res.Status, q.path)
+	}
+	return body, nil
 }
 
 // output is the form of an answer.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"log/slog"
 	"os/exec"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent"
@@ -71,6 +73,7 @@ func (c *doctorCmd) agent(ctx context.Context, cfg *config.Config) *doctor.Agent
 			Version: r.Agent.Version, ConfigError: r.Agent.ConfigError, Listeners: r.Agent.Listeners,
 			Failing: make(map[string]string), Nodes: make(map[string][]topology.Node),
 		}
+		a.Files, a.FileLimit = descriptors(ctx, running{at})
 		for _, s := range r.Sinks {
 			if s.State == status.SinkFailing {
 				a.Failing[s.Name] = s.Error
@@ -89,4 +92,25 @@ func (c *doctorCmd) agent(ctx context.Context, cfg *config.Config) *doctor.Agent
 		return a
 	}
 	return nil
+}
+
+// descriptors asks an agent's metrics how many it has open, and may have; zero: they
+// do not say.
+func descriptors(ctx context.Context, r running) (open, limit uint64) {
+	text, err := r.body(ctx, "/metrics")
+	if err != nil {
+		return 0, 0
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.ParseFloat(value, 64)
+		switch {
+		case err != nil || n < 0:
+		case name == "process_open_fds":
+			open = uint64(n)
+		case name == "process_max_fds":
+			limit = uint64(n)
+		}
+	}
+	return open, limit
 }

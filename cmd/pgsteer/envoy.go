@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -20,6 +21,7 @@ type bootstrapCmd struct {
 	Cluster    string   `default:"pg-clients" help:"Envoy's node cluster (${default})."`
 	Clusters   []string `help:"Database clusters this Envoy needs."`
 	Server     []string `default:"127.0.0.1:7434" placeholder:"HOST:PORT" help:"The agents' xDS listeners (${default}); Envoy asks another one when its own is away."`
+	Files      string   `placeholder:"DIR" help:"Read the files of this folder (envoy.files) instead of subscribing, and so start without an agent. An absolute path."`
 	Admin      string   `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Envoy's admin address (${default})."`
 	CAFile     string   `placeholder:"FILE" help:"Certificates that the agents' must be signed by; makes Envoy speak TLS. Envoy reads this file and the next two when it starts."`
 	CertFile   string   `placeholder:"FILE" help:"Envoy's certificate."`
@@ -32,6 +34,8 @@ type bootstrapCmd struct {
 // Validate refuses combinations that no Envoy could use.
 func (c *bootstrapCmd) Validate() error {
 	switch {
+	case c.Files != "" && !filepath.IsAbs(c.Files):
+		return errors.New("--files must be an absolute path: Envoy's own folder is another one")
 	case (c.CertFile == "") != (c.KeyFile == ""):
 		return errors.New("--cert-file and --key-file need each other")
 	case c.CAFile == "" && c.CertFile+c.ServerName != "":
@@ -44,7 +48,7 @@ func (c *bootstrapCmd) Validate() error {
 
 // Run prints the bootstrap file.
 func (c *bootstrapCmd) Run(ctx context.Context, std streams) error {
-	o := xds.BootstrapOptions{NodeID: c.NodeID, Cluster: c.Cluster, Clusters: c.Clusters}
+	o := xds.BootstrapOptions{NodeID: c.NodeID, Cluster: c.Cluster, Clusters: c.Clusters, Files: c.Files}
 	for _, s := range c.Server {
 		server, err := topology.ParseAddress(s)
 		if err != nil {

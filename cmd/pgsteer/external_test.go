@@ -6,12 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,7 +25,7 @@ import (
 // deadline ends the check or HAProxy's SIGTERM does.
 func TestExternalCheck(t *testing.T) {
 	l := labtest.ForTest(t, lab.NeedHAProxy)
-	n1, n2 := scripted(t, false), scripted(t, true)
+	n1, n2 := scripted(t, writerProbe), scripted(t, standbyProbe)
 	sock := l.SocketPath("check.sock")
 	dir := t.TempDir()
 	agent := startAgent(t, dir, sock, n1.addr, n2.addr)
@@ -80,7 +78,7 @@ func TestExternalCheck(t *testing.T) {
 // TestConsulScriptCheck has a real Consul run `pgsteer check`.
 func TestConsulScriptCheck(t *testing.T) {
 	l := labtest.ForTest(t, lab.NeedConsul)
-	n1, n2 := scripted(t, false), scripted(t, true)
+	n1, n2 := scripted(t, writerProbe), scripted(t, standbyProbe)
 	sock := l.SocketPath("check.sock")
 	startAgent(t, t.TempDir(), sock, n1.addr, n2.addr)
 	c, err := l.ConsulWith(t.Context(), lab.ConsulOptions{ScriptChecks: true})
@@ -210,25 +208,15 @@ type scriptedNode struct {
 	addr string
 }
 
-func scripted(t *testing.T, standby bool) scriptedNode {
+func scripted(t *testing.T, p topology.Probe) scriptedNode {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	s := pgtest.New(pgtest.State{Probe: p})
+	addr, stop, err := s.Listen()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := writerProbe
-	if standby {
-		p = standbyProbe
-	}
-	n := scriptedNode{pgtest.New(pgtest.State{Probe: p}), ln.Addr().String()}
-	var served sync.WaitGroup
-	served.Go(func() { n.Serve(ln) })
-	t.Cleanup(func() {
-		_ = ln.Close()
-		n.Close()
-		served.Wait()
-	})
-	return n
+	t.Cleanup(stop)
+	return scriptedNode{s, addr}
 }
 
 // await asks until the answer is the wanted one.

@@ -19,19 +19,20 @@ import (
 
 // cli is the command line.
 type cli struct {
-	Run            runCmd       `cmd:"" help:"Run the agent: watch, decide, and tell the balancers."`
-	Validate       validateCmd  `cmd:"" help:"Read a configuration and print every fault with file:line:column."`
-	Schema         schemaCmd    `cmd:"" help:"Print a JSON Schema of the configuration file, for editors with a YAML language server."`
-	Status         statusCmd    `cmd:"" help:"Show what the running agent has decided."`
-	Explain        explainCmd   `cmd:"" help:"Show why a node has its verdict, by which evidence, and what would change it."`
-	Check          checkCmd     `cmd:"" help:"Say by exit code whether a node may take sessions in a pool: for HAProxy's external-check, Consul's script checks, and shells."`
-	Render         renderCmd    `cmd:"" help:"Print the files that the configuration's templates give for the running agent's nodes."`
-	Doctor         doctorCmd    `cmd:"" help:"Look at everything around pgsteer: rights, ports, versions, files, clocks; say what is wrong and what to do."`
-	Simulate       simulateCmd  `cmd:"" help:"Play scenario files against the rules: what would pgsteer do if …"`
-	Record         recordCmd    `cmd:"" help:"Write down what the running agent sees of a cluster, as a scenario for simulate."`
-	EnvoyBootstrap bootstrapCmd `cmd:"" name:"envoy-bootstrap" help:"Print a bootstrap file for an Envoy that subscribes to this agent."`
-	Demo           demoCmd      `cmd:"" help:"Three real PostgreSQL nodes behind a real HAProxy on loopback: a switchover, a crash and a frozen primary, in about a minute."`
-	Version        versionCmd   `cmd:"" help:"Print the version."`
+	Run            runCmd         `cmd:"" help:"Run the agent: watch, decide, and tell the balancers."`
+	Validate       validateCmd    `cmd:"" help:"Read a configuration and print every fault with file:line:column."`
+	Schema         schemaCmd      `cmd:"" help:"Print a JSON Schema of the configuration file, for editors with a YAML language server."`
+	Status         statusCmd      `cmd:"" help:"Show what the running agent has decided."`
+	Explain        explainCmd     `cmd:"" help:"Show why a node has its verdict, by which evidence, and what would change it."`
+	Check          checkCmd       `cmd:"" help:"Say by exit code whether a node may take sessions in a pool: for HAProxy's external-check, Consul's script checks, and shells."`
+	Maintenance    maintenanceCmd `cmd:"" help:"Take something out for maintenance, put it back, show what is out."`
+	Render         renderCmd      `cmd:"" help:"Print the files that the configuration's templates give for the running agent's nodes."`
+	Doctor         doctorCmd      `cmd:"" help:"Look at everything around pgsteer: rights, ports, versions, files, clocks; say what is wrong and what to do."`
+	Simulate       simulateCmd    `cmd:"" help:"Play scenario files against the rules: what would pgsteer do if …"`
+	Record         recordCmd      `cmd:"" help:"Write down what the running agent sees of a cluster, as a scenario for simulate."`
+	EnvoyBootstrap bootstrapCmd   `cmd:"" name:"envoy-bootstrap" help:"Print a bootstrap file for an Envoy that subscribes to this agent."`
+	Demo           demoCmd        `cmd:"" help:"Three real PostgreSQL nodes behind a real HAProxy on loopback: a switchover, a crash and a frozen primary, in about a minute."`
+	Version        versionCmd     `cmd:"" help:"Print the version."`
 }
 
 // streams are what subcommands write to.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -74,17 +75,20 @@ program's help.
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range parser.Model.Children {
-		fmt.Fprintf(&b, "\n## %s\n\n```\n%s\n```\n", c.Name, strings.TrimSpace(helpOf(t, c.Name)))
+	for _, c := range parser.Model.Leaves(false) {
+		fmt.Fprintf(&b, "\n## %s\n\n```\n%s\n```\n", words(c), strings.TrimSpace(helpOf(t, words(c))))
 	}
 	return b.String()
 }
+
+// words are a command as one types it.
+func words(c *kong.Node) string { return strings.TrimPrefix(c.Path(), "pgsteer ") }
 
 func helpOf(t *testing.T, command string) string {
 	t.Helper()
 	t.Setenv("COLUMNS", "100")
 	var out, errs bytes.Buffer
-	if code := run([]string{command, "--help"}, streams{&out, &errs}); code != 0 || errs.Len() > 0 {
+	if code := run(append(strings.Fields(command), "--help"), streams{&out, &errs}); code != 0 || errs.Len() > 0 {
 		t.Fatalf("%s --help: code %d: %s", command, code, &errs)
 	}
 	return out.String()
@@ -96,18 +100,18 @@ func TestHelpIsComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range parser.Model.Children {
-		if c.Help == "" {
-			t.Errorf("%s has no help", c.Name)
+	for _, c := range parser.Model.Leaves(false) {
+		if c.Help == "" || c.Parent.Help == "" {
+			t.Errorf("%s has no help", words(c))
 		}
 		for _, f := range c.Flags {
 			if f.Help == "" {
-				t.Errorf("%s --%s has no help", c.Name, f.Name)
+				t.Errorf("%s --%s has no help", words(c), f.Name)
 			}
 		}
 		for _, p := range c.Positional {
 			if p.Help == "" {
-				t.Errorf("%s %s has no help", c.Name, p.Name)
+				t.Errorf("%s %s has no help", words(c), p.Name)
 			}
 		}
 	}

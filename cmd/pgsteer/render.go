@@ -27,6 +27,7 @@ type renderCmd struct {
 	Diff    bool          `xor:"do" help:"Show what would change on disk instead; exit code 2 when something would."`
 	Check   bool          `xor:"do" help:"Run the groups' check commands on the new files instead, beside the present ones, and change nothing."`
 	Once    bool          `xor:"do" help:"Make the files live, once, as a running agent does: check, replace, reload, confirm. Not beside an agent that keeps the same files."`
+	Force   bool          `help:"With --once: also beside an agent that has a group of that name."`
 	Timeout time.Duration `default:"30s" help:"How long the agent may take to know all nodes, and --once to apply them (${default})."`
 }
 
@@ -45,11 +46,17 @@ func (c *renderCmd) Run(ctx context.Context, std streams) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	snaps, err := c.nodes(ctx, groups)
+	snaps, kept, err := c.nodes(ctx, groups)
 	if err != nil {
 		return err
 	}
+	for _, what := range unknownNodes(cfg, snaps) {
+		fmt.Fprintln(std.err, "not rendered:", what)
+	}
 	switch {
+	case c.Once && len(kept) > 0 && !c.Force:
+		return fmt.Errorf("the agent at %s keeps the files of %s itself, and two would reload in turn; nothing was done (--force does it all the same)",
+			c.Address, strings.Join(kept, " "))
 	case c.Once:
 		return once(ctx, std, groups, snaps)
 	case c.Check:
@@ -76,16 +83,17 @@ func (c *renderCmd) chosen(groups []apply.Group) ([]apply.Group, error) {
 	return groups, nil
 }
 
-// nodes asks the agent until it knows the nodes of every cluster of the groups.
-func (c *renderCmd) nodes(ctx context.Context, groups []apply.Group) (map[string]*topology.Snapshot, error) {
+// nodes asks the agent until it knows the nodes of every cluster of the groups;
+// kept are those of the groups that it has too.
+func (c *renderCmd) nodes(ctx context.Context, groups []apply.Group) (snaps map[string]*topology.Snapshot, kept []string, err error) {
 	again := time.NewTicker(200 * time.Millisecond)
 	defer again.Stop()
 	for {
 		var r status.Report
 		if err := c.get(ctx, "/api/v1/status", &r); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		snaps := make(map[string]*topology.Snapshot)
+		snaps = make(map[string]*topology.Snapshot)
 		for _, cl := range r.Clusters {
 			if cl.Snapshot != nil && cl.Snapshot.Complete {
 				snaps[cl.Name] = cl.Snapshot
@@ -93,14 +101,41 @@ func (c *renderCmd) nodes(ctx context.Context, groups []apply.Group) (map[string
 		}
 		missing := missingOf(groups, snaps)
 		if len(missing) == 0 {
-			return snaps, nil
+			return snaps, keptBy(r.Sinks, groups), nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("the agent at %s does not know all nodes yet of: %s; nothing was rendered", c.Address, strings.Join(missing, " "))
+			return nil, nil, fmt.Errorf("the agent at %s does not know all nodes yet of: %s; nothing was rendered", c.Address, strings.Join(missing, " "))
 		case <-again.C:
 		}
 	}
+}
+
+// keptBy are the groups that an agent with these sinks has too.
+func keptBy(sinks []status.Sink, groups []apply.Group) (kept []string) {
+	for _, g := range groups {
+		if slices.ContainsFunc(sinks, func(s status.Sink) bool { return s.Name == agent.TemplateSink(g.Name) }) {
+			kept = append(kept, g.Name)
+		}
+	}
+	return kept
+}
+
+// unknownNodes says which nodes a configuration lists that the agent does not
+// have, since it runs by another one.
+func unknownNodes(cfg *config.Config, snaps map[string]*topology.Snapshot) (all []string) {
+	for _, cl := range cfg.Clusters {
+		snap := snaps[cl.Name]
+		if snap == nil {
+			continue
+		}
+		for _, n := range cl.Nodes {
+			if !slices.ContainsFunc(snap.Nodes, func(have topology.Node) bool { return have.Name == n.Name }) {
+				all = append(all, "node "+cl.Name+"/"+n.Name+" of the file, which the running agent has not taken")
+			}
+		}
+	}
+	return all
 }
 
 func missingOf(groups []apply.Group, snaps map[string]*topology.Snapshot) (missing []string) {

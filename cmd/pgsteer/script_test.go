@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -172,16 +171,10 @@ func newNode(ts *testscript.TestScript, _ bool, args []string) {
 		p = standbyProbe
 	}
 	s := pgtest.New(pgtest.State{Probe: p, Password: strings.Join(args[2:], "")})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, stop, err := s.Listen()
 	ts.Check(err)
-	var served sync.WaitGroup
-	served.Go(func() { s.Serve(l) })
-	ts.Setenv(args[0], l.Addr().String())
-	ts.Defer(func() {
-		_ = l.Close()
-		s.Close()
-		served.Wait()
-	})
+	ts.Setenv(args[0], addr)
+	ts.Defer(stop)
 }
 
 // write FILE PART… makes a file of files, with variables expanded, and moves it

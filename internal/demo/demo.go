@@ -201,6 +201,7 @@ func (s *stage) config() (string, error) {
 listen: {agent_check: "%[2]s", health: "%[3]s", status: "%[4]s", xds: "%[5]s"}
 postgres: {user: %[6]s, password_file: password, sslmode: disable}
 haproxy: {sockets: [%[7]s]}
+envoy: {listen_host: 127.0.0.2} # the ports are HAProxy's on 127.0.0.1
 clusters:
   main:
     authority: none

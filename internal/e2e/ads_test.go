@@ -58,7 +58,7 @@ func (r *rig) subscribe() *adsClient {
 }
 
 // receive takes and acknowledges every response until the stream ends.
-func (c *adsClient) receive(t *testing.T) {
+func (c *adsClient) receive(t testing.TB) {
 	t.Helper()
 	for {
 		m, err := c.stream.Recv()
@@ -82,7 +82,7 @@ func (c *adsClient) receive(t *testing.T) {
 }
 
 // take keeps a response and reports whether endpoints are to be asked for anew.
-func (c *adsClient) take(t *testing.T, m *discoveryv3.DiscoveryResponse) bool {
+func (c *adsClient) take(t testing.TB, m *discoveryv3.DiscoveryResponse) bool {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +113,7 @@ func (c *adsClient) take(t *testing.T, m *discoveryv3.DiscoveryResponse) bool {
 	return false
 }
 
-func unpack(t *testing.T, x *anypb.Any, m proto.Message) {
+func unpack(t testing.TB, x *anypb.Any, m proto.Message) {
 	t.Helper()
 	if err := x.UnmarshalTo(m); err != nil {
 		t.Errorf("a resource that cannot be read: %v", err)

@@ -32,18 +32,31 @@ type autoRig struct {
 
 func newAutoRig(t *testing.T, nodes int) *autoRig {
 	t.Helper()
-	p := &autoRig{rig: newRig(t, lab.NeedAutoFailover), whole: t}
+	p := autoRigOf(t, nodes, lab.NeedAutoFailover)
+	p.whole = t
+	p.steer("")
+	p.up()
+	return p
+}
+
+// autoRigOf starts the monitor and the nodes, and makes the role that reads it.
+func autoRigOf(t testing.TB, nodes int, needs ...string) *autoRig {
+	t.Helper()
+	p := &autoRig{rig: newRig(t, needs...)}
 	var err error
 	p.auto, err = p.lab.AutoFailover(t.Context(), lab.AutoFailoverOptions{Nodes: nodes})
 	p.do(err)
 	p.do(p.auto.Monitor().Exec(t.Context(), "pg_auto_failover", pgautofailover.Recipe))
+	return p
+}
+
+// steer writes the agent's configuration, with more of the cluster and beside it.
+func (p *autoRig) steer(more string) {
 	p.configure(`clusters:
   main:
     authority: pg_auto_failover
     pg_auto_failover: {monitors: ["%s"]}
-`, p.auto.Monitor().Addr())
-	p.up()
-	return p
+%s`, p.auto.Monitor().Addr(), more)
 }
 
 // TestAutoFailover: what pg_auto_failover's monitor decides is followed, no node
@@ -264,7 +277,7 @@ func (w *witness) end() {
 }
 
 // watch asks one server every few milliseconds what it is.
-func (w *witness) watch(ctx context.Context, t *testing.T, p *autoRig, n *lab.AutoFailoverNode) {
+func (w *witness) watch(ctx context.Context, t testing.TB, p *autoRig, n *lab.AutoFailoverNode) {
 	var conn *pgx.Conn
 	defer func() { closeConn(conn) }()
 	was := ""
@@ -322,7 +335,7 @@ func whatIs(ctx context.Context, c *pgx.Conn) string {
 }
 
 // follow notes what the agent says, and that it never names two.
-func (w *witness) follow(ctx context.Context, t *testing.T, p *autoRig) {
+func (w *witness) follow(ctx context.Context, t testing.TB, p *autoRig) {
 	was := ""
 	for tick := time.NewTicker(2 * time.Millisecond); ; {
 		v := p.view("main").Snapshot

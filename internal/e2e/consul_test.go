@@ -106,7 +106,7 @@ func TestConsulScopeMissing(t *testing.T) {
 }
 
 // cutFor is how long the agent's link to Consul is cut: PGSTEER_CUT, or 20 s.
-func cutFor(t *testing.T) time.Duration {
+func cutFor(t testing.TB) time.Duration {
 	t.Helper()
 	text := os.Getenv("PGSTEER_CUT")
 	if text == "" {

@@ -14,7 +14,7 @@ import (
 
 // example reads a file of an example and puts the test's addresses and paths in
 // place of its own, each of which must be there.
-func example(t *testing.T, name string, places map[string]string) string {
+func example(t testing.TB, name string, places map[string]string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("..", "..", "examples", name))
 	if err != nil {

@@ -152,13 +152,7 @@ func (f *front) writeConfig() {
 	}
 	templates := ""
 	if f.o.haproxy {
-		templates = fmt.Sprintf(`haproxy: {sockets: [%q]}
-templates:
-  - name: haproxy
-    files: [{builtin: haproxy, destination: %q}]
-    check: [haproxy, -c, -q, -f, "{{.Staged}}"]
-    master_socket: %q
-`, f.lab.SocketPath("admin.sock"), f.file("haproxy.cfg"), f.lab.SocketPath("haproxy-master.sock"))
+		templates = f.haproxyConfig()
 	}
 	f.configure(`postgres: {user: %s, password_file: %q}
 envoy: {listen_host: %s}
@@ -171,6 +165,17 @@ clusters:
       replica: {mode: read, listen: %q%s}
 %s%s`, f.cluster.ProbeUser(), f.password(f.cluster.Password(f.cluster.ProbeUser())), envoyHost,
 		nodes, f.o.policy, f.write, f.read, f.o.replica, templates, f.o.top)
+}
+
+// haproxyConfig has the agent render HAProxy's file and speak to its sockets.
+func (r *rig) haproxyConfig() string {
+	return fmt.Sprintf(`haproxy: {sockets: [%q]}
+templates:
+  - name: haproxy
+    files: [{builtin: haproxy, destination: %q}]
+    check: [haproxy, -c, -q, -f, "{{.Staged}}"]
+    master_socket: %q
+`, r.lab.SocketPath("admin.sock"), r.file("haproxy.cfg"), r.lab.SocketPath("haproxy-master.sock"))
 }
 
 // list writes the inventory: these nodes.

@@ -165,7 +165,7 @@ func (b *book) saw(pool, node string, want topology.Verdict, code topology.Code)
 
 // proven fails the test for a view in which a writer is not named by a current
 // authority and writable by its own word.
-func (b *book) proven(t *testing.T) {
+func (b *book) proven(t testing.TB) {
 	t.Helper()
 	n := 0
 	for _, v := range b.all() {

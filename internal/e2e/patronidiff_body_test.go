@@ -72,16 +72,12 @@ func orAbsent(m map[string]string, key string) string {
 }
 
 // near reports whether two positions differ by no more than what a server writes
-// by itself between two questions. Of what was received there are several counts
-// right after a receiver has begun, which is at the beginning of a WAL segment.
+// by itself between two questions.
 func near(field, a, b string) bool {
 	if !strings.Contains(field, "location") && !strings.Contains(field, "lag") && !strings.Contains(field, "lsn") {
 		return false
 	}
-	limit := int64(64 << 10)
-	if strings.Contains(field, "receive") {
-		limit = 16 << 20
-	}
+	const limit = 64 << 10
 	x, errX := position(a)
 	y, errY := position(b)
 	return errX == nil && errY == nil && max(x, y)-min(x, y) < limit

@@ -103,6 +103,8 @@ var wordedManner = map[string][]string{"half of it": {"half-requests"}}
 func (d *diffRig) clients() {
 	leader, replica := question{ref: local, row: "M1"}, question{ref: "main/n2", row: "M5"}
 	d.step("slow and rude clients", func() {
+		// One round of them lasts longer than pgsteer may take to settle, so that is first.
+		d.compare("slow and rude clients", []question{leader.get("/primary"), replica.get("/replica")})
 		var all []question
 		for manner := range manners {
 			for _, q := range []question{leader.get("/primary"), replica.get("/replica"), replica.get("/primary")} {

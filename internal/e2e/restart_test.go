@@ -237,7 +237,7 @@ func TestProcessKilled(t *testing.T) {
 }
 
 // buildProgram builds pgsteer as users run it.
-func buildProgram(t *testing.T) string {
+func buildProgram(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pgsteer")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "github.com/pgsteer/pgsteer/cmd/pgsteer")
@@ -249,7 +249,7 @@ func buildProgram(t *testing.T) string {
 
 // process is a running pgsteer.
 type process struct {
-	t    *testing.T
+	t    testing.TB
 	cmd  *exec.Cmd
 	wait func() error
 }

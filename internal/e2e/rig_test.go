@@ -32,7 +32,7 @@ const patience = 60 * time.Second
 
 // rig is a lab with one agent, configured by a file.
 type rig struct {
-	t    *testing.T
+	t    testing.TB
 	lab  *lab.Lab
 	path string // of the configuration
 
@@ -44,7 +44,7 @@ type rig struct {
 }
 
 // newRig returns a rig whose agent does not run yet.
-func newRig(t *testing.T, needs ...string) *rig {
+func newRig(t testing.TB, needs ...string) *rig {
 	t.Helper()
 	r := &rig{t: t, lab: labtest.ForTest(t, append([]string{lab.NeedPostgres}, needs...)...)}
 	r.path = filepath.Join(r.lab.Dir(), "pgsteer.yaml")

@@ -44,6 +44,9 @@ func (m *Missing) Error() string {
 // keeps it where normal users do not look. The error is a [*Missing].
 func HAProxyProgram() (string, error) { return findHAProxy() }
 
+// EnvoyProgram returns Envoy's path, or a [*Missing].
+func EnvoyProgram() (string, error) { return findEnvoy() }
+
 // Available returns nil if the named server can be started, else a [*Missing].
 func Available(server string) error {
 	var err error

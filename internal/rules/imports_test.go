@@ -26,6 +26,9 @@ var may = map[string][]string{
 	"agent/haproxycfg":  {},
 	"agent/runtimeapi":  {"agent/topology", "agent/latest", "agent/haproxycli", "agent/haproxycfg"},
 	"agent/status":      {"agent/topology", "agent/latest", "agent/near"},
+	"agent/statefile":   {},
+	"agent/maintenance": {"agent/topology", "agent/statefile"},
+	"agent/admin":       {"agent/topology", "agent/latest", "agent/maintenance"},
 	"agent/systemd":     {},
 	"agent/doctor":      {"agent/topology", "agent/config", "agent/haproxycli", "watchers/pgautofailover"},
 	"agent/tap":         {"agent/topology", "agent/config"},
@@ -59,7 +62,7 @@ var may = map[string][]string{
 	// Wiring.
 	"agent": {
 		"agent/topology", "agent/latest", "agent/engine", "agent/config", "agent/agentcheck", "agent/healthapi",
-		"agent/runtimeapi", "agent/status", "agent/systemd", "agent/doctor", "agent/tap", "watchers", "watchers/consul", "watchers/postgres", "watchers/file", "watchers/patroni", "watchers/pgautofailover", "watchers/resolve",
+		"agent/runtimeapi", "agent/status", "agent/statefile", "agent/maintenance", "agent/admin", "agent/systemd", "agent/doctor", "agent/tap", "watchers", "watchers/consul", "watchers/postgres", "watchers/file", "watchers/patroni", "watchers/pgautofailover", "watchers/resolve",
 		"xds", "xds/resources", "templates/render", "templates/apply", "templates/builtin",
 	},
 	"agent/simulate": {
@@ -68,7 +71,7 @@ var may = map[string][]string{
 	},
 	"internal/demo": {"agent", "agent/config", "agent/topology", "internal/lab"},
 	"cmd/pgsteer": {
-		"agent", "agent/config", "agent/doctor", "agent/latest", "agent/record", "agent/simulate", "agent/status", "agent/tap", "agent/topology", "templates/apply", "templates/render", "xds", "internal/demo",
+		"agent", "agent/admin", "agent/maintenance", "agent/config", "agent/doctor", "agent/latest", "agent/record", "agent/simulate", "agent/status", "agent/tap", "agent/topology", "templates/apply", "templates/render", "xds", "internal/demo",
 	},
 }
 

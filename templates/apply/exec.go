@@ -61,7 +61,7 @@ func (e *Exec) Run(ctx context.Context, args []string) (string, error) {
 		// Whatever of the group ignored SIGTERM; it may be gone already.
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
-	return masked(out.String()), outcome(ctx, args[0], err)
+	return out.String(), outcome(ctx, args[0], err)
 }
 
 // outcome sorts how a command ended.
@@ -95,19 +95,23 @@ func environment() []string {
 	return env
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of what is written to it: twice as much as it gives out, so
+// that a secret at the cut is masked together with its name.
 type tail struct{ b []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
-	t.b = append(t.b, p[max(0, len(p)-maxOutput):]...)
-	if cut := len(t.b) - maxOutput; cut > 0 {
+	const most = 2 * maxOutput
+	t.b = append(t.b, p[max(0, len(p)-most):]...)
+	if cut := len(t.b) - most; cut > 0 {
 		t.b = append(t.b[:0], t.b[cut:]...)
 	}
 	return len(p), nil
 }
 
+// String returns the end without what looks like a secret.
 func (t *tail) String() string {
-	return strings.TrimSpace(strings.ToValidUTF8(string(t.b), "?"))
+	s := masked(strings.ToValidUTF8(string(t.b), "?"))
+	return strings.TrimSpace(strings.ToValidUTF8(s[max(0, len(s)-maxOutput):], ""))
 }
 
 var secret = regexp.MustCompile(`(?i)((?:password|passwd|token|secret)["']?\s*[=: ]\s*)\S+`)

@@ -28,6 +28,7 @@ func TestExec(t *testing.T) {
 		{name: "empty", fault: "empty"},
 		{name: "killed by a signal", args: []string{"sh", "-c", "kill -9 $$"}, fault: "killed"},
 		{name: "secrets", args: []string{"echo", "user=a password=hunter2 Token: xyz"}, output: "user=a password=*** Token: ***"},
+		{name: "a secret at the cut", args: []string{"sh", "-c", "printf 'password=hunter2'; printf %4089s end"}, output: "end"},
 		{name: "long", args: []string{"sh", "-c", "for i in $(seq 5000); do echo 0123456789; done; echo end"}, output: "end"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -40,6 +41,9 @@ func TestExec(t *testing.T) {
 				}
 			case c.code != 0, (err != nil) != (c.fault != ""), err != nil && !strings.Contains(err.Error(), c.fault):
 				t.Errorf("error %v, want exit code %d or %q", err, c.code, c.fault)
+			}
+			if strings.Contains(out, "hunter2") {
+				t.Errorf("a secret got through: %.40q", out)
 			}
 			if !strings.HasSuffix(out, c.output) || len(out) > maxOutput {
 				t.Errorf("%d bytes, output %.80q, want %q", len(out), out, c.output)

@@ -23,7 +23,20 @@ func newGuard(hold time.Duration) *guard {
 
 // doubts reports whether a cluster lost more than it loses in an ordinary change.
 func (g *guard) doubts(c render.Cluster) bool {
-	return c.IsEmpty() || 2*c.Size() < g.last[c.Name].Size()
+	return reachable(c) == 0 || 2*reachable(c) < reachable(g.last[c.Name])
+}
+
+// reachable counts servers with an address: one whose name nobody can resolve is
+// as good as gone from a balancer's file.
+func reachable(c render.Cluster) (n int) {
+	for _, p := range c.Pools {
+		for _, s := range p.Servers {
+			if s.Address.IsValid() {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // covered is what a guard made of a view.

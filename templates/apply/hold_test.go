@@ -187,3 +187,22 @@ func TestNoWholeHAProxyFileIsHeld(t *testing.T) {
 		}
 	})
 }
+
+// Nodes whose names nobody can resolve are as good as gone.
+func TestUnresolvedNodesAreHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.nodes("main", "n1", "n2")
+		b.start()
+		defer b.stop()
+		b.after(10 * time.Second)
+		s := snapshotOf("main", 9, "n1", "n2")
+		for i := range s.Nodes {
+			s.Nodes[i].Address.Host = "db.example"
+		}
+		b.views.Set("main", &topology.View{Snapshot: s})
+		b.after(20 * time.Second)
+		b.wantFile(text("n1", "n2"))
+		b.wantState(StateHeld)
+	})
+}

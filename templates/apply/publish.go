@@ -62,9 +62,12 @@ func (w *worker) logChange(s Status) {
 		return
 	}
 	w.logged = line
-	facts := []any{
-		"state", string(s.State), "error", s.Error, "output", s.LastOutput,
-		"desired", short(s.Desired), "running", short(s.Running), "next_try", s.NextTry,
+	facts := []any{"state", string(s.State), "desired", short(s.Desired), "running", short(s.Running)}
+	if s.Error != "" {
+		facts = append(facts, "error", s.Error, "output", s.LastOutput)
+	}
+	if !s.NextTry.IsZero() {
+		facts = append(facts, "next_try", s.NextTry)
 	}
 	switch {
 	case s.State == StateWaiting:

@@ -1,69 +1,17 @@
 package apply
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
+
+	"github.com/pgsteer/pgsteer/agent/systemd/bustest"
 )
-
-// busConfig is a bus that everybody on this machine may speak on, in a folder of
-// the test's own.
-const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
- "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig><type>session</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy>
-</busconfig>`
-
-// privateBus starts a bus of its own and returns its address.
-func privateBus(t *testing.T) string {
-	t.Helper()
-	bin, err := exec.LookPath("dbus-daemon")
-	if err != nil {
-		const missing = "dbus-daemon is not installed; run scripts/setup test"
-		if os.Getenv("CI") == "true" {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
-	dir, err := os.MkdirTemp("", "pgs") // short: paths of sockets are limited
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	conf := filepath.Join(dir, "bus.conf")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, busConfig, filepath.Join(dir, "bus")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(bin, "--config-file="+conf, "--nofork", "--nopidfile", "--print-address")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	address, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatalf("dbus-daemon did not start: %v", err)
-	}
-	return strings.TrimSpace(address)
-}
 
 // fakeSystemd is the part of org.freedesktop.systemd1 that a reload needs.
 type fakeSystemd struct {
@@ -144,7 +92,7 @@ func TestUnitIsReloadedOverDBus(t *testing.T) {
 		{name: "denied", systemd: fakeSystemd{refuse: busAccessDenied}, fault: "polkit"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			u := unit{"haproxy.service", c.systemd.serve(t, privateBus(t))}
+			u := unit{"haproxy.service", c.systemd.serve(t, bustest.Start(t))}
 			wait := 20 * time.Second
 			if c.fault == "in time" {
 				wait = 300 * time.Millisecond
@@ -177,7 +125,7 @@ func TestUnitWithoutABus(t *testing.T) {
 func TestGroupReloadsItsUnit(t *testing.T) {
 	f := fakeSystemd{result: "done", state: "active"}
 	b := newBench(t)
-	b.group.Reload, b.group.Unit, b.bus = nil, "haproxy.service", f.serve(t, privateBus(t))
+	b.group.Reload, b.group.Unit, b.bus = nil, "haproxy.service", f.serve(t, bustest.Start(t))
 	b.start()
 	defer b.stop()
 	b.nodes("main", "n1")

@@ -237,7 +237,7 @@ func shape(text []byte) (lines, servers []string) {
 	for l := range strings.Lines(string(text)) {
 		w := strings.Fields(l)
 		switch {
-		case len(w) == 7 && w[0] == "server" && w[3] == "agent-send" && topology.CheckName(w[1]) == nil:
+		case len(w) == 8 && w[0] == "server" && w[3] == "agent-send" && topology.CheckName(w[1]) == nil:
 			servers = append(servers, backend+" "+w[1]+" "+w[2])
 			continue
 		case len(w) == 2 && w[0] == "backend":

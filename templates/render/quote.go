@@ -93,11 +93,20 @@ func haproxyTime(d time.Duration) (string, error) {
 // agentSend is the quoted line by which a server asks for its verdict. The
 // names are checked here too, since they stand inside double quotes, where "$"
 // and "\" have a meaning.
-func agentSend(cluster, pool, node string) (string, error) {
+// address, where there is one, is the server's, in the forms that hostport takes: for
+// a server at another address than its node pgsteer answers down.
+func agentSend(cluster, pool, node string, address ...any) (string, error) {
 	for _, n := range []string{cluster, pool, strings.TrimPrefix(node, "!")} {
 		if err := topology.CheckName(n); err != nil {
 			return "", fmt.Errorf("agent-send: %w", err)
 		}
+	}
+	if len(address) > 0 {
+		at, err := hostport(address...)
+		if err != nil {
+			return "", fmt.Errorf("agent-send: %w", err)
+		}
+		node += " " + at
 	}
 	return `"` + cluster + " " + pool + " " + node + `\n"`, nil
 }

@@ -131,17 +131,6 @@ func serverOf(n topology.Node, p Pool) Server {
 	return s
 }
 
-// Size is how many servers the pools of the cluster have in all.
-func (c Cluster) Size() (n int) {
-	for _, p := range c.Pools {
-		n += len(p.Servers)
-	}
-	return n
-}
-
-// IsEmpty reports whether no pool of the cluster has a server.
-func (c Cluster) IsEmpty() bool { return c.Size() == 0 }
-
 // Check reports every fault of a view that makes it unfit for any file: illegal
 // or ambiguous names, addresses nobody can route to, tags with control
 // characters. Render calls it. Of nodes, ViewOf leaves out what it would refuse.

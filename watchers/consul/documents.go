@@ -52,14 +52,13 @@ func (r *scopeReader) memberDocument(name string, p *api.KVPair) {
 // MemberDocument reads the fields of a member's key. The entries of Patroni's
 // /cluster have the same, but for positions, which are texts there.
 func MemberDocument(fields map[string]json.RawMessage) topology.MemberDocument {
-	var f faultList
-	d := topology.MemberDocument{
+	var f faultList // see above: nobody is told
+	return topology.MemberDocument{
 		PendingRestart: truth(fields["pending_restart"]),
 		RestartReason:  object(fields["pending_restart_reason"]), ScheduledRestart: object(fields["scheduled_restart"]),
 		Replication: f.text(fields, "replication_state"),
 		ReceiveLSN:  topology.LSN(f.number(fields, "receive_lsn", 64)), ReplayLSN: topology.LSN(f.number(fields, "replay_lsn", 64)),
 	}
-	return d
 }
 
 // object returns a value that is a JSON object, else nil.

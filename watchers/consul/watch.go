@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+	"golang.org/x/time/rate"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers"
@@ -39,6 +40,9 @@ type WatchOptions[T any] struct {
 	Deliver func(Result[T])
 	// Wait is how long Consul may hold a query; zero: 30 s. Consul's limit is 10 min.
 	Wait time.Duration
+	// Every is the time between questions in the long run, of which a few may follow
+	// each other at once; zero: 1 s.
+	Every time.Duration
 	// Poll returns how long to pause between questions that do not block, or 0 for
 	// one that blocks; nil: every question blocks.
 	Poll func() time.Duration
@@ -132,7 +136,11 @@ func NewWatch[T any](o WatchOptions[T]) *Watch[T] {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Watch[T]{o: o, pace: newPace(watchBurst), wake: watchers.NewNudge()}
+	w := &Watch[T]{o: o, pace: newPace(watchBurst), wake: watchers.NewNudge()}
+	if o.Every > 0 {
+		w.pace.bucket.SetLimit(rate.Every(o.Every))
+	}
+	return w
 }
 
 // watchBurst is how many questions may follow each other at once.

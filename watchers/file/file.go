@@ -13,6 +13,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -26,7 +29,7 @@ type Options struct {
 	// Name identifies the source among those of the cluster; empty: Path, or
 	// "config" for a static list.
 	Name string
-	// Static is the list of the config. It is reported once.
+	// Static is the list of the config. It is reported once, and again after Set.
 	Static []topology.Node
 	// Path is an inventory file, read by Parse, which gets the path for its
 	// messages. Parse must not keep text.
@@ -49,6 +52,8 @@ type Source struct {
 
 	report func(topology.Observation)
 	seq    uint64
+	static atomic.Pointer[[]topology.Node] // the config's newest list
+	again  watchers.Nudge                  // it is another one
 
 	candidate []byte // hash of a read that waits for its confirmation
 	accepted  []byte // hash of the newest list
@@ -80,7 +85,28 @@ func New(o Options) (*Source, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.Logger = o.Logger.With("cluster", o.Cluster, "source", o.Name)
-	return &Source{o: o, notify: watchFolder}, nil
+	s := &Source{o: o, notify: watchFolder, again: watchers.NewNudge()}
+	s.static.Store(&o.Static)
+	return s, nil
+}
+
+// Set replaces the list of the config, while the source runs or before. It may be
+// called by anyone. An error says what is wrong with the list; then the old one stays.
+func (s *Source) Set(nodes []topology.Node) error {
+	if len(nodes) == 0 {
+		return errors.New("source of nodes: a static list needs a node")
+	}
+	if err := check(nodes); err != nil {
+		return err
+	}
+	if old := s.static.Swap(&nodes); !slices.EqualFunc(*old, nodes, alike) {
+		s.again.Set()
+	}
+	return nil
+}
+
+func alike(a, b topology.Node) bool {
+	return a.Name == b.Name && a.Address == b.Address && maps.Equal(a.Tags, b.Tags)
 }
 
 // Run reports the list, and a file's list again whenever it changes, until ctx
@@ -88,10 +114,15 @@ func New(o Options) (*Source, error) {
 func (s *Source) Run(ctx context.Context, report func(topology.Observation)) error {
 	s.report = report
 	if s.o.Path == "" {
-		now := s.o.Now()
-		s.emit(topology.Observation{AskedAt: now, Nodes: &topology.NodeList{Nodes: s.o.Static}})
-		<-ctx.Done()
-		return nil
+		for {
+			now := s.o.Now()
+			s.emit(topology.Observation{AskedAt: now, Nodes: &topology.NodeList{Nodes: *s.static.Load()}})
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-s.again.C():
+			}
+		}
 	}
 	o := FollowOptions{Path: s.o.Path, Settle: s.o.Settle, Poll: s.o.Poll, Logger: s.o.Logger}
 	follow(ctx, o.withDefaults(), s.notify, s.read)

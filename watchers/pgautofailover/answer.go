@@ -21,8 +21,7 @@ type Answer struct {
 
 // Formation is a row of the formation table.
 type Formation struct {
-	Kind         string `json:"kind"` // pgsql, citus
-	SyncStandbys int    `json:"number_sync_standbys"`
+	SyncStandbys int `json:"number_sync_standbys"`
 }
 
 // Row is a row of the node table.

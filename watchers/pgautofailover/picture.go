@@ -15,7 +15,8 @@ import (
 const (
 	// mainCluster is the nodecluster of those that are no read replicas of Citus.
 	mainCluster = "default"
-	// silentKeeper is since when a keeper that reports every second counts as silent.
+	// silentKeeper is after how long a keeper, which reports every second, counts as
+	// silent.
 	silentKeeper = 5 * time.Second
 	// The defaults of the monitor's settings (its extension's, 2.0 to 2.2).
 	defaultUnhealthy = 20 * time.Second

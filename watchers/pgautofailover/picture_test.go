@@ -30,13 +30,13 @@ func TestVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, nodes, faults := Picture(a, nil, nil)
-		ms := func(n int) time.Duration { return time.Duration(n) * time.Microsecond }
+		us := func(n int) time.Duration { return time.Duration(n) * time.Microsecond }
 		member := func(name, role, state, app string, port uint16, report, health, change int) topology.Member {
 			return topology.Member{
 				Name: name, Role: role, State: state, Timeline: 1, Address: topology.Address{Host: "127.0.0.1", Port: port}, Application: app,
 				Assigned: &topology.Assignment{
 					Goal: state, Reported: state, Writes: topology.Bool(role == "primary"), Reads: topology.Up, Running: topology.Yes, Health: topology.Yes,
-					ReportAge: ms(report), HealthAge: ms(health), ChangeAge: ms(change), Priority: 50, Quorum: true,
+					ReportAge: us(report), HealthAge: us(health), ChangeAge: us(change), Priority: 50, Quorum: true,
 				},
 			}
 		}
@@ -47,7 +47,7 @@ func TestVersions(t *testing.T) {
 				member("n2", "replica", "secondary", "pgautofailover_standby_2", 26002, 561177, 3469148, 152386656),
 			},
 			Monitor: &topology.Monitor{
-				Version: strings.TrimSuffix(filepath.Base(file), ".json"), Uptime: ms(158600139), UnhealthyAfter: 20 * time.Second, StartupGrace: 10 * time.Second,
+				Version: strings.TrimSuffix(filepath.Base(file), ".json"), Uptime: us(158600139), UnhealthyAfter: 20 * time.Second, StartupGrace: 10 * time.Second,
 			},
 		}
 		if d := cmp.Diff(want, got); d != "" || len(faults) > 0 {

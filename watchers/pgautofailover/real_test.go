@@ -20,8 +20,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // asks of it, and nothing that decides.
 const fakeMonitor = `
 CREATE ROLE autoctl_node LOGIN;
-CREATE ROLE pgsteer_reader LOGIN;
-CREATE ROLE nobody LOGIN;
 CREATE SCHEMA pgautofailover;
 CREATE TYPE pgautofailover.replication_state AS ENUM ('single', 'wait_primary', 'primary', 'secondary', 'draining', 'demoted', 'catchingup', 'newer');
 CREATE TABLE pgautofailover.formation (formationid text PRIMARY KEY, kind text DEFAULT 'pgsql', dbname name DEFAULT 'postgres', number_sync_standbys int DEFAULT 0);
@@ -54,7 +52,7 @@ func newReal(t *testing.T) *played {
 	r := &played{t, c.Node("n1")}
 	r.exec(fakeMonitor)
 	// The roles of a lab's cluster log in with passwords, but for app.
-	r.exec("GRANT autoctl_node, pgsteer_reader TO app")
+	r.exec("GRANT autoctl_node TO app")
 	return r
 }
 

@@ -136,8 +136,11 @@ func (t *turns) ask(ctx context.Context, l *line) (Answer, *topology.Failure) {
 		l.schema = string(rows[0])
 	}
 	rows, f := l.Ask(ctx, readQuery(l.schema), o.Formation, strconv.Itoa(o.Group))
-	if f != nil {
+	switch {
+	case f != nil:
 		return Answer{}, f
+	case len(rows) != 1:
+		return Answer{}, t.unusable(l, topology.FailContent, fmt.Errorf("the answer has %d rows, one is expected", len(rows)))
 	}
 	a, err := Parse(rows[0])
 	if err != nil {

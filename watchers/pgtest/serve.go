@@ -22,6 +22,22 @@ func (s *Server) Serve(ln net.Listener) {
 	}
 }
 
+// Listen serves on a free port of loopback and returns its address. stop ends
+// that and the server, and waits for it.
+func (s *Server) Listen() (addr string, stop func(), err error) {
+	ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	var served sync.WaitGroup
+	served.Go(func() { s.Serve(ln) })
+	return ln.Addr().String(), func() {
+		_ = ln.Close()
+		s.Close()
+		served.Wait()
+	}, nil
+}
+
 func (s *Server) carry(c net.Conn) {
 	defer func() { _ = c.Close() }()
 	server, err := s.Dial(context.Background(), "tcp", "")

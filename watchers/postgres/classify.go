@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -142,11 +143,27 @@ func isAny(err error, targets ...error) bool {
 	return false
 }
 
-// plain returns an error's text on one line, without pgconn's own preface.
+// plain returns an error's text on one line, without pgconn's own preface. Of
+// several ways that were tried (with TLS and without) the server's own words
+// count, where there are any; what failed alike is said once.
 func plain(err error) string {
 	var c *pgconn.ConnectError
 	if errors.As(err, &c) && c.Unwrap() != nil {
 		err = c.Unwrap()
 	}
-	return strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
+	tried := []error{err}
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		tried = several.Unwrap()
+	}
+	isServers := func(err error) bool { _, ok := errors.AsType[*pgconn.PgError](err); return ok }
+	if slices.ContainsFunc(tried, isServers) {
+		tried = slices.DeleteFunc(slices.Clone(tried), func(err error) bool { return !isServers(err) })
+	}
+	var texts []string
+	for _, t := range tried {
+		if text := strings.Join(strings.Fields(t.Error()), " "); !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return strings.Join(texts, "; ")
 }

@@ -114,3 +114,23 @@ func TestTextsAreOneLine(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// What a person reads of an attempt that was made in two ways.
+func TestPlain(t *testing.T) {
+	tls := errors.New("10.0.0.1:5432 (n1): tls error: server refused TLS connection")
+	wrong := fmt.Errorf("10.0.0.1:5432 (n1): server error: %w", &pgconn.PgError{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"})
+	refused := errors.New("10.0.0.1:5432 (n1): dial error:\n connection refused")
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{refused, "10.0.0.1:5432 (n1): dial error: connection refused"},
+		{errors.Join(refused, refused), "10.0.0.1:5432 (n1): dial error: connection refused"},
+		{errors.Join(tls, refused), "10.0.0.1:5432 (n1): tls error: server refused TLS connection; 10.0.0.1:5432 (n1): dial error: connection refused"},
+		{errors.Join(tls, wrong), wrong.Error()},
+	} {
+		if got := plain(c.err); got != c.want {
+			t.Errorf("plain = %q, want %q", got, c.want)
+		}
+	}
+}

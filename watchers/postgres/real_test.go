@@ -27,6 +27,7 @@ func TestRealPostgreSQL(t *testing.T) {
 	}{
 		{"every field of a primary", w.primaryFields},
 		{"every field of a standby", w.standbyFields},
+		{"what a receiver has written", w.received},
 		{"a role without rights", w.noRights},
 		{"no line in the log", w.quiet},
 		{"no line in the log over TLS", w.quietTLS},

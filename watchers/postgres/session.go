@@ -14,14 +14,14 @@ import (
 
 const statementName = "pgsteer_probe"
 
-// session is the kept connection with its prepared statement. It belongs to the
-// goroutine of Run.
+// session is a kept connection, of a Prober or a Line. It belongs to the goroutine
+// that asks.
 type session struct {
 	pg      *pgconn.PgConn
 	link    *link
-	timeout time.Duration // of each question
-	rights  rights
-	probe   *pgconn.StatementDescription
+	timeout time.Duration                // of each question
+	rights  rights                       // of a prober's
+	probe   *pgconn.StatementDescription // the statement of a prober's
 }
 
 // newSession asks for the rights of the role and prepares the probe that suits
@@ -113,7 +113,7 @@ func one(r *pgconn.ResultReader) ([]byte, error) {
 		return nil, res.Err
 	}
 	if len(res.Rows) != 1 || len(res.Rows[0]) != 1 {
-		return nil, fmt.Errorf("the probe's answer has %d rows, one is expected", len(res.Rows))
+		return nil, fmt.Errorf("the answer has %d rows, one of one column is expected", len(res.Rows))
 	}
 	return res.Rows[0][0], nil
 }

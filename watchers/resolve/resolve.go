@@ -57,13 +57,14 @@ type Source struct {
 	mu        sync.Mutex // guards what follows and the order of reports
 	report    func(topology.Observation)
 	seq       uint64
-	failing   bool
+	failing   *topology.Observation // the source's last word, when that is a failure
 	newest    *topology.Observation // the last one with nodes, as the source gave it
 	held      bool                  // newest waits for its names
 	heldSince topology.Mono
 	delivered bool // a list went on; none is held any more
 	known     map[string]netip.Addr
-	lost      map[string]error // why a name has no answer of now
+	last      map[string]topology.Node // by node name, as delivered or as Know had it
+	lost      map[string]error         // why a name has no answer of now
 }
 
 // Wrap returns a source that resolves the names of another one's nodes.
@@ -79,7 +80,22 @@ func Wrap(inner watchers.Source, o Options) *Source {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Source{inner: inner, o: o, nudge: watchers.NewNudge(), known: make(map[string]netip.Addr), lost: make(map[string]error)}
+	return &Source{inner: inner, o: o, nudge: watchers.NewNudge(), known: make(map[string]netip.Addr), last: make(map[string]topology.Node), lost: make(map[string]error)}
+}
+
+// Know tells what an earlier source found out, before Run: those addresses stay
+// until a name has an answer of now.
+func (s *Source) Know(nodes []topology.Node) {
+	for _, n := range nodes {
+		ip, literal := n.Address.IP()
+		if !literal {
+			continue
+		}
+		s.last[n.Name] = n
+		if n.HostName != "" {
+			s.known[n.HostName] = ip
+		}
+	}
 }
 
 // Nudge asks for all names again, at most once a second: a node does not answer,
@@ -103,21 +119,24 @@ func (s *Source) Run(ctx context.Context, report func(topology.Observation)) err
 func (s *Source) observe(o topology.Observation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failing = o.Failure != nil
-	if o.Nodes == nil || s.failing {
+	s.failing = nil
+	if o.Failure != nil {
+		s.failing = &o
+	}
+	if o.Nodes == nil || o.Failure != nil {
 		s.pass(o)
 		return
 	}
 	s.newest = &o
 	open := s.open()
-	if len(open) > 0 {
+	if len(open) > 0 || !s.delivered { // what Know told is asked for too
 		s.nudge.Set()
-		if !s.delivered {
-			if !s.held {
-				s.held, s.heldSince = true, s.o.Now().Mono
-			}
-			return
+	}
+	if len(open) > 0 && !s.delivered {
+		if !s.held {
+			s.held, s.heldSince = true, s.o.Now().Mono
 		}
+		return
 	}
 	s.deliver()
 }
@@ -160,14 +179,25 @@ func (s *Source) open() []string {
 	})
 }
 
-// translated is the newest list with the addresses that are known.
+// translated is the newest list with the addresses that are known. A node whose
+// name nobody can tell keeps the address that it had, be it by another name.
 func (s *Source) translated() *topology.NodeList {
 	list := *s.newest.Nodes
 	list.Nodes = slices.Clone(list.Nodes)
 	for i, n := range list.Nodes {
-		if ip, ok := s.known[n.Address.Host]; ok {
-			list.Nodes[i].HostName, list.Nodes[i].Address.Host = n.Address.Host, ip.String()
+		_, literal := n.Address.IP()
+		ip, known := s.known[n.Address.Host]
+		last, had := s.last[n.Name]
+		switch to := &list.Nodes[i]; {
+		case literal:
+		case known:
+			to.HostName, to.Address.Host = n.Address.Host, ip.String()
+		case had:
+			to.HostName, to.Address = last.HostName, last.Address
+		default:
+			continue
 		}
+		s.last[n.Name] = list.Nodes[i]
 	}
 	return &list
 }
@@ -214,7 +244,7 @@ func (s *Source) round(ctx context.Context) time.Duration {
 	switch {
 	case s.held:
 		s.wait(open)
-	case changed && !s.failing: // a source that fails brings them with its next word
+	case changed && s.failing == nil: // a source that fails brings them with its next word
 		s.pass(topology.Observation{Cluster: s.newest.Cluster, Source: s.newest.Source, AskedAt: s.o.Now(), Nodes: s.translated()})
 	}
 	switch {
@@ -227,10 +257,17 @@ func (s *Source) round(ctx context.Context) time.Duration {
 }
 
 // wait ends the wait of a first list when its names have answers, or after
-// Patience, and else says why the nodes are not known.
+// Patience, and else says why the nodes are not known. A source that fails by now
+// has the last word.
 func (s *Source) wait(open []string) {
 	if len(open) == 0 || s.o.Now().Mono.Sub(s.heldSince) >= s.o.Patience {
 		s.deliver()
+		if s.failing != nil {
+			s.pass(*s.failing)
+		}
+		return
+	}
+	if s.failing != nil {
 		return
 	}
 	s.pass(topology.Observation{

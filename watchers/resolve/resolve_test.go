@@ -49,9 +49,16 @@ type rig struct {
 
 func in(t *testing.T, f func(t *testing.T, r *rig)) {
 	t.Helper()
+	knowing(t, nil, f)
+}
+
+// knowing is in, with what an earlier source found out.
+func knowing(t *testing.T, nodes []topology.Node, f func(t *testing.T, r *rig)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, inner: make(inner), zone: map[string]string{}}
 		r.s = Wrap(r.inner, Options{Lookup: r.lookup, Now: topology.NewTicker(time.Now)})
+		r.s.Know(nodes)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
@@ -129,7 +136,7 @@ func (r *rig) want(lines ...string) {
 	defer r.mu.Unlock()
 	var got []string
 	for _, o := range r.told {
-		line := ""
+		var line string
 		switch {
 		case o.Failure != nil:
 			line = string(o.Failure.Class)
@@ -289,6 +296,22 @@ func TestFailingSourceIsNotContradicted(t *testing.T) {
 	})
 }
 
+// A first list that waited is no news of a source that fails by now.
+func TestFirstListDoesNotEndAFailure(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.err = errors.New("SERVFAIL")
+		r.zone["db1"] = "10.0.0.1"
+		r.nodes("n1=db1:5432")
+		r.after(500 * time.Millisecond)
+		r.inner <- topology.Observation{Failure: &topology.Failure{Class: topology.FailStore}}
+		r.after(time.Second)
+		r.want("name", "store")
+		r.set(func() { r.err = nil })
+		r.after(time.Second)
+		r.want("n1=10.0.0.1:5432(db1)", "store")
+	})
+}
+
 // Numbers go up by one, whoever speaks.
 func TestNumbers(t *testing.T) {
 	in(t, func(t *testing.T, r *rig) {
@@ -307,5 +330,50 @@ func TestNumbers(t *testing.T) {
 		if len(r.told) != 3 {
 			t.Errorf("%d observations, want 3", len(r.told))
 		}
+	})
+}
+
+// A start while the resolver knows nothing, or says that there is no such name,
+// goes on with the addresses of before.
+func TestStartWithWhatIsKnown(t *testing.T) {
+	before := []topology.Node{{Name: "n1", HostName: "db1", Address: topology.Address{Host: "10.0.0.1", Port: 5432}}}
+	for name, err := range map[string]error{"no such name": nil, "no answer": errors.New("SERVFAIL")} {
+		t.Run(name, func(t *testing.T) {
+			knowing(t, before, func(t *testing.T, r *rig) {
+				r.err = err
+				r.nodes("n1=db1:5432")
+				r.after(time.Hour)
+				r.want("n1=10.0.0.1:5432(db1)")
+				r.set(func() { r.err = nil; r.zone["db1"] = "10.0.0.2" })
+				r.after(time.Minute)
+				r.want("n1=10.0.0.2:5432(db1)")
+			})
+		})
+	}
+}
+
+// What an earlier source knew is asked for at once.
+func TestWhatIsKnownIsAskedForAtOnce(t *testing.T) {
+	before := []topology.Node{{Name: "n1", HostName: "db1", Address: topology.Address{Host: "10.0.0.1", Port: 5432}}}
+	knowing(t, before, func(t *testing.T, r *rig) {
+		r.zone["db1"] = "10.0.0.2"
+		r.nodes("n1=db1:5432")
+		r.after(time.Millisecond)
+		r.want("n1=10.0.0.1:5432(db1)", "n1=10.0.0.2:5432(db1)")
+	})
+}
+
+// A node that gets a name instead of its address, or another name, stays where it
+// is until somebody knows the name.
+func TestNewNameOfANode(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.nodes("n1=10.0.0.1:5432")
+		r.set(func() { r.err = errors.New("SERVFAIL") })
+		r.nodes("n1=db1:5433")
+		r.after(time.Minute)
+		r.want("n1=10.0.0.1:5432", "n1=10.0.0.1:5432")
+		r.set(func() { r.err = nil; r.zone["db1"] = "10.0.0.2" })
+		r.after(time.Minute)
+		r.want("n1=10.0.0.2:5433(db1)")
 	})
 }

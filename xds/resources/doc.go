@@ -11,8 +11,9 @@
 // The address of an endpoint is the one of the pool's verdict: a pool may have a
 // port of its own, such as a PgBouncer's.
 //
-// A write pool's listener carries the writer's name in its filter chain. A
-// change of writer therefore renames the chain, and an Envoy that was started
+// What becomes of sessions whose node leaves a pool is a pool's [Sessions]. By
+// default a write pool's listener carries the writer's name in its filter chain.
+// A change of writer therefore renames the chain, and an Envoy that was started
 // with --drain-time-s 0 ends every session of that listener at once. Nothing
 // else may change in a listener while the writer stays, since any difference
 // cuts sessions just the same.

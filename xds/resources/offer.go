@@ -31,8 +31,8 @@ const (
 	chainPrefix = "writer/" // the name of a write pool's writer follows
 	chainNone   = "none"    // a write pool that has no writer
 	chainRead   = "read"    // a read pool: never renamed, so nothing is ever cut
-	// Write pools whose sessions do not hang on the chain:
-	chainKept    = "kept"    // SessionsKeep
+	// Of pools whose sessions do not hang on the chain.
+	chainKept    = "kept"    // a write pool with SessionsKeep
 	chainChecked = "checked" // SessionsHealthCheck, of both modes
 )
 

@@ -1,0 +1,156 @@
+// Package admin lets operators take things out and put them back over HTTP.
+//
+// Guarantees: without an admin token in a file nobody can change anything. Every
+// change, and every one that was refused, is one line in the log: who, from where,
+// what. What would take out the primary or empty a pool is refused without force,
+// and the refusal says what force would do. A repeated call is no error.
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/maintenance"
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Options configures a Server. All but Logger are required.
+type Options struct {
+	Book     *maintenance.Book
+	Views    *latest.Map[string, topology.View]
+	Now      topology.Ticker
+	Clusters func() []string
+	Policy   func(cluster string) topology.Policy
+	// Tokens are those of now; they may change at any time.
+	Tokens func() Tokens
+	Logger *slog.Logger // nil: nothing is logged
+}
+
+// The bounds of what one caller may ask, of what one request may carry, and how
+// long a change may wait for the store.
+const (
+	perSecond  = 10
+	burst      = 20
+	maxCallers = 1024
+	maxBody    = 16 << 10
+	storeWait  = 3 * time.Second
+)
+
+// Server is an http.Handler for the paths below /admin/ and /api/v1/maintenance.
+type Server struct {
+	o   Options
+	mux *http.ServeMux
+
+	mu      sync.Mutex // guards everything below
+	callers map[string]*rate.Limiter
+}
+
+// New returns a server.
+func New(o Options) *Server {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{o: o, mux: http.NewServeMux(), callers: make(map[string]*rate.Limiter)}
+	for _, path := range []string{"/admin/maintenance", "/admin/maintenance/{cluster}", "/admin/maintenance/{cluster}/{node}"} {
+		s.mux.Handle("GET "+path, s.guarded(viewer, s.show))
+		s.mux.Handle("POST "+path, s.guarded(admin, s.enter))
+		s.mux.Handle("DELETE "+path, s.guarded(admin, s.leave))
+	}
+	s.mux.Handle("GET /api/v1/maintenance", s.guarded(viewer, s.list))
+	return s
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// call is a request of a caller who may make it.
+type call struct {
+	*http.Request
+	caller caller
+	from   string
+}
+
+// guarded lets those through who have a role, and no more often than they may.
+func (s *Server) guarded(needs role, serve func(http.ResponseWriter, call)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from := origin(r)
+		if !s.admit(from) {
+			w.Header().Set("Retry-After", "1")
+			fail(w, http.StatusTooManyRequests, "too many requests from "+from+"; ask again in a second")
+			return
+		}
+		tokens := s.o.Tokens()
+		c := call{r, tokens.who(r), from}
+		switch {
+		case c.caller.role >= needs:
+			serve(w, c)
+			return
+		case needs == admin && len(tokens.Admins) == 0:
+			fail(w, http.StatusForbidden, "this agent takes no changes: maintenance.admin_token_file is not set")
+		case c.caller.role == nobody:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			fail(w, http.StatusUnauthorized, "a valid token is needed (Authorization: Bearer …)")
+		default:
+			fail(w, http.StatusForbidden, "this token may look and change nothing: an admin's is needed")
+		}
+		if needs == admin {
+			s.audit(c, "refused: no right", target(r))
+		}
+	})
+}
+
+// origin is the host that asks; callers on this host's socket are one.
+func origin(r *http.Request) string {
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		return host
+	}
+	return "socket"
+}
+
+func (s *Server) admit(from string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.callers[from]
+	if l == nil {
+		if len(s.callers) >= maxCallers {
+			clear(s.callers) // somebody has very many addresses; memory stays bounded
+		}
+		l = rate.NewLimiter(perSecond, burst)
+		s.callers[from] = l
+	}
+	return l.AllowN(s.o.Now().Wall, 1)
+}
+
+// audit writes the one line of a change.
+func (s *Server) audit(c call, what string, t maintenance.Target, more ...any) {
+	level := slog.LevelInfo
+	if c.caller.role < admin {
+		level = slog.LevelWarn
+	}
+	s.o.Logger.Log(context.WithoutCancel(c.Context()), level, "maintenance", append([]any{
+		"audit", what, "target", t.String(), "token", c.caller.name, "from", c.from,
+	}, more...)...)
+}
+
+func target(r *http.Request) maintenance.Target {
+	return maintenance.Target{Cluster: r.PathValue("cluster"), Node: r.PathValue("node"), Pool: r.URL.Query().Get("pool")}
+}
+
+func answer(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v) // a client that went away is no news
+}
+
+func fail(w http.ResponseWriter, code int, text string) {
+	answer(w, code, map[string]string{"error": text})
+}

@@ -1,0 +1,258 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/maintenance"
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Change is the body of a POST; without one everything is empty.
+type Change struct {
+	Reason string `json:"reason,omitempty"`
+	Who    string `json:"who,omitempty"` // empty: the token's name
+	// For is how long it lasts, such as "30m"; empty: until it is ended.
+	For string `json:"for,omitempty"`
+	// Drain is how long sessions may go on, such as "5m"; empty: as long as they like.
+	Drain string `json:"drain,omitempty"`
+	// Force takes out what would be refused otherwise.
+	Force bool `json:"force,omitempty"`
+}
+
+// State is the answer to GET for one target.
+type State struct {
+	Enabled   bool       `json:"enabled"`
+	EnteredAt *time.Time `json:"entered_at,omitempty"`
+	// Record is for targets within a cluster.
+	Record *maintenance.Record `json:"record,omitempty"`
+}
+
+// Answer is the answer to POST and DELETE.
+type Answer struct {
+	Status    string     `json:"status"`
+	EnteredAt *time.Time `json:"entered_at,omitempty"`
+	// Still names what keeps the target out after its own record has ended.
+	Still []string `json:"still_out_by,omitempty"`
+}
+
+// The words of Answer.Status.
+const (
+	Entered    = "maintenance_entered"
+	Exited     = "maintenance_exited"
+	AlreadyIn  = "already in maintenance mode"
+	AlreadyOut = "not in maintenance mode"
+)
+
+// List is the answer to GET /api/v1/maintenance.
+type List struct {
+	Records []maintenance.Record `json:"records"` // those in effect, by target
+	// Trouble is what keeps the store from being used; the records hold anyway.
+	Trouble string `json:"trouble,omitempty"`
+}
+
+func (s *Server) list(w http.ResponseWriter, _ call) {
+	l := List{Records: s.o.Book.Set().Active(s.o.Book.Now())}
+	if l.Records == nil {
+		l.Records = []maintenance.Record{}
+	}
+	if err := s.o.Book.Trouble(); err != nil {
+		l.Trouble = err.Error()
+	}
+	answer(w, http.StatusOK, l)
+}
+
+func (s *Server) show(w http.ResponseWriter, c call) {
+	t := target(c.Request)
+	if t != maintenance.Agent && !s.known(w, t) {
+		return
+	}
+	r, _ := s.o.Book.Set().Get(t)
+	if !r.Active(s.o.Book.Now()) {
+		answer(w, http.StatusOK, State{})
+		return
+	}
+	st := State{Enabled: true, EnteredAt: &r.Since}
+	if t != maintenance.Agent {
+		st.Record = &r
+	}
+	answer(w, http.StatusOK, st)
+}
+
+// enter takes a target out.
+func (s *Server) enter(w http.ResponseWriter, c call) {
+	t, now := target(c.Request), s.o.Book.Now()
+	ch, err := change(c.Request)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err.Error()+"; nothing was changed")
+		return
+	}
+	if t != maintenance.Agent && !s.known(w, t) {
+		return
+	}
+	r, err := ch.record(t, c.caller, now)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err.Error()+"; nothing was changed")
+		return
+	}
+	if old, _ := s.o.Book.Set().Get(t); !old.Active(now) && t != maintenance.Agent && !ch.Force {
+		if harm := s.harm(t); len(harm) > 0 {
+			s.audit(c, "refused", t, "why", strings.Join(harm, "; "))
+			fail(w, http.StatusConflict, maintenance.Refusal(t, harm))
+			return
+		}
+	}
+	var before maintenance.Record
+	var changed bool
+	err = s.change(c, t, func(set maintenance.Set) (next maintenance.Set, news bool) {
+		next, before, changed = set.Start(r, now)
+		return next, changed
+	})
+	if err != nil {
+		s.unstored(w, c, t, err)
+		return
+	}
+	a := Answer{Status: Entered, EnteredAt: &now}
+	if before.Active(now) {
+		a = Answer{Status: AlreadyIn, EnteredAt: &before.Since}
+	}
+	if changed {
+		s.audit(c, "start", t, "who", r.Who, "reason", r.Reason, "for", ch.For, "drain", ch.Drain, "force", ch.Force)
+	}
+	answer(w, http.StatusOK, a)
+}
+
+// leave puts a target back.
+func (s *Server) leave(w http.ResponseWriter, c call) {
+	t, now := target(c.Request), s.o.Book.Now()
+	if err := t.Check(); err != nil { // what is unknown by now may have a record
+		fail(w, http.StatusNotFound, err.Error())
+		return
+	}
+	changed := false
+	err := s.change(c, t, func(set maintenance.Set) (next maintenance.Set, news bool) {
+		next, _, changed = set.End(t, cmp.Or(c.caller.name, c.from), now)
+		return next, changed
+	})
+	if err != nil {
+		s.unstored(w, c, t, err)
+		return
+	}
+	a := Answer{Status: AlreadyOut}
+	if changed {
+		a.Status = Exited
+		s.audit(c, "stop", t)
+	}
+	for _, r := range s.o.Book.Set().Active(now) {
+		if t != maintenance.Agent && r.Target != t && covers(r.Target, t) {
+			a.Still = append(a.Still, r.String())
+		}
+	}
+	answer(w, http.StatusOK, a)
+}
+
+// covers reports whether one target takes all of another out.
+func covers(wide, t maintenance.Target) bool {
+	return wide == maintenance.Agent ||
+		wide.Cluster == t.Cluster && (wide.Pool == "" || wide.Pool == t.Pool) && (wide.Node == "" || wide.Node == t.Node)
+}
+
+func (s *Server) change(c call, t maintenance.Target, edit maintenance.Edit) error {
+	ctx, cancel := context.WithTimeout(c.Context(), storeWait)
+	defer cancel()
+	return s.o.Book.Change(ctx, t, edit)
+}
+
+func (s *Server) unstored(w http.ResponseWriter, c call, t maintenance.Target, err error) {
+	s.audit(c, "failed", t, "err", err)
+	fail(w, http.StatusServiceUnavailable, err.Error())
+}
+
+// harm says what speaks against taking a target out.
+func (s *Server) harm(t maintenance.Target) []string {
+	var snap *topology.Snapshot
+	if v := s.o.Views.Get(t.Cluster); v.Valid(s.o.Now().Mono) {
+		snap = v.Snapshot
+	}
+	return maintenance.Harm(snap, s.o.Policy(t.Cluster).Pools, t)
+}
+
+// known answers 404 for names that nobody has.
+func (s *Server) known(w http.ResponseWriter, t maintenance.Target) bool {
+	clusters := s.o.Clusters()
+	if !slices.Contains(clusters, t.Cluster) {
+		fail(w, http.StatusNotFound, fmt.Sprintf("there is no cluster %q; there are: %s", t.Cluster, strings.Join(clusters, " ")))
+		return false
+	}
+	pools := s.o.Policy(t.Cluster).Pools
+	if t.Pool != "" && !slices.ContainsFunc(pools, func(p topology.Pool) bool { return p.Name == t.Pool }) {
+		var names []string
+		for _, p := range pools {
+			names = append(names, p.Name)
+		}
+		fail(w, http.StatusNotFound, fmt.Sprintf("there is no pool %q in cluster %s; there are: %s", t.Pool, t.Cluster, strings.Join(names, " ")))
+		return false
+	}
+	if t.Node == "" {
+		return true
+	}
+	var names []string
+	if v := s.o.Views.Get(t.Cluster); v != nil && v.Snapshot != nil {
+		for _, n := range v.Snapshot.Nodes {
+			names = append(names, n.Name)
+		}
+	}
+	if !slices.Contains(names, t.Node) {
+		fail(w, http.StatusNotFound, fmt.Sprintf("there is no node %q in cluster %s; there are: %s", t.Node, t.Cluster, strings.Join(names, " ")))
+		return false
+	}
+	return true
+}
+
+// change reads the body of a request.
+func change(r *http.Request) (Change, error) {
+	var c Change
+	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
+	if err != nil {
+		return c, fmt.Errorf("the body cannot be read: %w", err)
+	}
+	if len(strings.TrimSpace(string(b))) == 0 {
+		return c, nil
+	}
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return c, fmt.Errorf("the body is not what is expected: %w", err)
+	}
+	if d.More() {
+		return c, errors.New("the body holds more than one object")
+	}
+	return c, nil
+}
+
+// record makes a record that begins now.
+func (ch Change) record(t maintenance.Target, c caller, now time.Time) (maintenance.Record, error) {
+	r := maintenance.Record{Target: t, Reason: ch.Reason, Who: cmp.Or(ch.Who, c.name), Since: now}
+	for _, times := range []struct {
+		key, text string
+		at        *time.Time
+	}{{"for", ch.For, &r.Until}, {"drain", ch.Drain, &r.DrainUntil}} {
+		if times.text == "" {
+			continue
+		}
+		d, err := time.ParseDuration(times.text)
+		if err != nil || d < 0 || d == 0 && times.key == "for" {
+			return r, fmt.Errorf("%s: %q is no time, such as 30m or 1h30m", times.key, times.text)
+		}
+		*times.at = now.Add(d)
+	}
+	return r, r.Check()
+}

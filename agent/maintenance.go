@@ -1,0 +1,110 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"github.com/pgsteer/pgsteer/agent/admin"
+	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/agent/maintenance"
+	"github.com/pgsteer/pgsteer/agent/status"
+	"github.com/pgsteer/pgsteer/watchers/consul"
+)
+
+// openBook reads the records that this agent knows of.
+func (a *Agent) openBook(dir string) *maintenance.Book {
+	return maintenance.Open(maintenance.Options{
+		Path: filepath.Join(dir, "maintenance.json"), Read: config.ReadFile, Now: a.o.Clock,
+		Changed: a.decideAnew, Logger: a.log.With("component", partMaintenance),
+	})
+}
+
+// decideAnew lets every cluster decide now.
+func (a *Agent) decideAnew() {
+	for _, c := range a.clustersNow() {
+		c.wake.Set()
+	}
+}
+
+// buildMaintenance makes the part that follows the store which all agents share,
+// and that does nothing where each has its own file.
+func (a *Agent) buildMaintenance(cfg *config.Config, client *consul.Client) (*part, error) {
+	p := &part{status: func() []status.Sink { return []status.Sink{a.bookStatus()} }}
+	tokens, err := a.newTokens(cfg.Maintenance)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Maintenance.Store == config.StoreFile {
+		p.begin = func() { a.tokens.Store(tokens); a.book.Share(nil) }
+		p.run = func(ctx context.Context) error { <-ctx.Done(); return nil }
+		return p, nil
+	}
+	key := consul.NewKey(consul.KeyOptions{
+		Client: client, Key: cfg.Maintenance.Key, Now: a.now, Logger: a.log.With("component", partMaintenance),
+		Deliver: func(r consul.Result[string]) {
+			switch {
+			case r.Failure != nil:
+				a.book.Lost(errors.New(r.Failure.Text))
+			case r.Unsure == "": // else the sure answer follows
+				a.book.Take([]byte(r.Value))
+			}
+		},
+	})
+	p.begin = func() { a.tokens.Store(tokens); a.book.Share(key) }
+	p.run = func(ctx context.Context) error { key.Run(ctx); return nil }
+	return p, nil
+}
+
+func (a *Agent) bookStatus() status.Sink {
+	s := status.Sink{
+		Name: partMaintenance, State: status.SinkOK,
+		Gauges: map[string]uint64{"records": uint64(len(a.book.Set().Active(a.o.Clock())))},
+	}
+	if err := a.book.Trouble(); err != nil {
+		s.State, s.Error = status.SinkFailing, err.Error()
+	}
+	return s
+}
+
+// tokens are the files of those who may ask and change; nil: there is no file.
+type tokens struct{ viewers, admins *rotating[[]admin.Token] }
+
+func (a *Agent) newTokens(m config.Maintenance) (*tokens, error) {
+	read := func(path string) (*rotating[[]admin.Token], error) {
+		if path == "" {
+			return nil, nil
+		}
+		return newRotating(a.log.With("component", partMaintenance), func(texts [][]byte) ([]admin.Token, error) {
+			return admin.ParseTokens(texts[0])
+		}, path)
+	}
+	t := new(tokens)
+	var err, err2 error
+	t.viewers, err = read(m.ViewerTokenFile)
+	t.admins, err2 = read(m.AdminTokenFile)
+	return t, errors.Join(err, err2)
+}
+
+// get reads the files again if they changed.
+func (t *tokens) get() (out admin.Tokens) {
+	if t == nil {
+		return out
+	}
+	if t.viewers != nil {
+		out.Viewers = t.viewers.get()
+	}
+	if t.admins != nil {
+		out.Admins = t.admins.get()
+	}
+	return out
+}
+
+func (a *Agent) adminServer() *admin.Server {
+	return admin.New(admin.Options{
+		Book: a.book, Views: &a.views, Now: a.now, Clusters: a.clusterNames, Policy: a.policy,
+		Tokens: func() admin.Tokens { return a.tokens.Load().get() }, Logger: a.log.With("component", "admin"),
+	})
+}
+
+var _ maintenance.Shared = (*consul.Key)(nil)

@@ -1,0 +1,146 @@
+// Package maintenance holds who is out: records of what an operator took out, why,
+// by whom, since and until when, in a local file or in a store that all agents
+// share.
+//
+// Guarantees: a change is durable before it is in effect, or it is refused and
+// nothing changed. A record ends at its time by itself or by an explicit end, and
+// by nothing else: a store that is away, empty or unreadable ends none. Of two
+// words on one target the newer counts on every agent. Records and keys of a newer
+// release are kept as they are.
+package maintenance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/pgsteer/pgsteer/agent/statefile"
+	"github.com/pgsteer/pgsteer/agent/topology"
+)
+
+// Target is what is taken out. Without a cluster it is this agent: all that it
+// steers, on this agent alone.
+type Target struct {
+	Cluster string `json:"cluster,omitempty"`
+	Pool    string `json:"pool,omitempty"` // empty: every pool
+	Node    string `json:"node,omitempty"` // empty: every node
+}
+
+// Agent is the target of the agent itself.
+var Agent Target
+
+// String is cluster/node for people, with the pool in words.
+func (t Target) String() string {
+	if t == Agent {
+		return "this agent"
+	}
+	text := t.Cluster
+	if t.Node != "" {
+		text += "/" + t.Node
+	}
+	if t.Pool != "" {
+		text += " in pool " + t.Pool
+	}
+	return text
+}
+
+// Check refuses names that cannot be.
+func (t Target) Check() error {
+	if t.Cluster == "" && t != Agent {
+		return errors.New("a node or pool without its cluster")
+	}
+	for _, name := range []string{t.Cluster, t.Pool, t.Node} {
+		if name == "" {
+			continue
+		}
+		if err := topology.CheckName(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxText bounds what an operator writes, in bytes.
+const maxText = 500
+
+// Record is one target that is out, or was.
+type Record struct {
+	Target
+	Reason string    `json:"reason,omitempty"`
+	Who    string    `json:"who,omitempty"`
+	Since  time.Time `json:"since"`
+	// Until is when it ends by itself; zero: it must be ended.
+	Until time.Time `json:"until,omitzero"`
+	// DrainUntil is when sessions end that are still there; zero: they are kept.
+	DrainUntil time.Time `json:"drain_until,omitzero"`
+	// EndedAt is when somebody ended it; zero: nobody did.
+	EndedAt time.Time `json:"ended_at,omitzero"`
+	EndedBy string    `json:"ended_by,omitempty"`
+	// Revision grows with each change of the target's record, see newer.
+	Revision int64 `json:"revision"`
+}
+
+// Active reports whether the target is out at a moment.
+func (r Record) Active(now time.Time) bool {
+	return !r.Since.IsZero() && r.EndedAt.IsZero() && (r.Until.IsZero() || now.Before(r.Until))
+}
+
+// over is when a record came to its end; zero: it has none yet.
+func (r Record) over(now time.Time) time.Time {
+	switch {
+	case !r.EndedAt.IsZero():
+		return r.EndedAt
+	case !r.Until.IsZero() && !now.Before(r.Until):
+		return r.Until
+	}
+	return time.Time{}
+}
+
+// Check refuses what no release would have written. Names and texts end up in
+// commands to balancers and in logs, whoever wrote the record.
+func (r Record) Check() error {
+	if err := r.Target.Check(); err != nil {
+		return err
+	}
+	for _, text := range []string{r.Reason, r.Who, r.EndedBy} {
+		if len(text) > maxText {
+			return fmt.Errorf("a text of %d bytes, at most %d are allowed", len(text), maxText)
+		}
+		if strings.ContainsFunc(text, unicode.IsControl) {
+			return errors.New("a text holds line breaks or other control characters")
+		}
+	}
+	switch {
+	case r.Since.IsZero():
+		return errors.New("a record without its beginning")
+	case !r.Until.IsZero() && !r.Until.After(r.Since):
+		return errors.New("a record that ends before it begins")
+	}
+	return nil
+}
+
+// revision is the number of the next change after one: larger than it, and by the
+// clock, so that a change counts also after a store was lost with its numbers.
+func revision(before int64, now time.Time) int64 { return max(before+1, now.UnixMilli()) }
+
+// kept is a record with the keys of it that this release does not know.
+type kept struct {
+	Record
+	foreign map[string]json.RawMessage
+}
+
+// UnmarshalJSON reads a record and keeps what it does not know of it.
+func (k *kept) UnmarshalJSON(b []byte) error {
+	if err := json.Unmarshal(b, &k.Record); err != nil {
+		return err
+	}
+	var err error
+	k.foreign, err = statefile.Foreign(b, new(Record))
+	return err
+}
+
+// MarshalJSON writes both.
+func (k kept) MarshalJSON() ([]byte, error) { return statefile.Encode(k.Record, k.foreign) }

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/user"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/admin"
+	"github.com/pgsteer/pgsteer/agent/maintenance"
+)
+
+type maintenanceCmd struct {
+	Start maintenanceStart `cmd:"" help:"Take a node, a pool, a cluster or all of this agent out: no new sessions, at once."`
+	Stop  maintenanceStop  `cmd:"" help:"Put it back."`
+	List  maintenanceList  `cmd:"" help:"Show what is out, why, by whom and until when."`
+	Watch maintenanceWatch `cmd:"" help:"Show it, and each change as it comes, until interrupted."`
+}
+
+// asked is who asks the agent.
+type asked struct {
+	running
+	TokenFile string `env:"PGSTEER_TOKEN_FILE" placeholder:"FILE" help:"File with one's token, or with a name and the token."`
+	output
+}
+
+// what is taken out or put back.
+type what struct {
+	Target string `arg:"" optional:"" placeholder:"CLUSTER[/NODE]" help:"What: a node, such as main/n2, or every node of a cluster."`
+	Pool   string `placeholder:"POOL" help:"In this pool alone."`
+	Agent  bool   `help:"All that this agent steers, on this agent alone; /readyz says so."`
+}
+
+// path is where the agent is asked about it.
+func (w what) path() (string, error) {
+	var t maintenance.Target
+	var rest bool
+	t.Cluster, t.Node, rest = strings.Cut(w.Target, "/")
+	t.Pool = w.Pool
+	switch {
+	case w.Agent == (w.Target != ""), w.Agent && w.Pool != "":
+		return "", errors.New("say what: CLUSTER/NODE, such as main/n2, CLUSTER for all of its nodes, or --agent for all that the agent steers; the agent was not asked")
+	case w.Agent:
+		return "/admin/maintenance", nil
+	case rest && t.Node == "":
+		return "", fmt.Errorf("%q is neither CLUSTER/NODE nor CLUSTER; the agent was not asked", w.Target)
+	}
+	if err := t.Check(); err != nil {
+		return "", fmt.Errorf("%q is neither CLUSTER/NODE nor CLUSTER: %w; the agent was not asked", w.Target, err)
+	}
+	path := "/admin/maintenance/" + w.Target
+	if w.Pool != "" {
+		path += "?pool=" + w.Pool
+	}
+	return path, nil
+}
+
+// ask sends a request with the token and decodes the answer.
+func (a asked) ask(ctx context.Context, method, path string, body, into any) error {
+	q := question{method: method, path: path}
+	if a.TokenFile != "" {
+		text, err := os.ReadFile(a.TokenFile)
+		if err != nil {
+			return fmt.Errorf("read the token: %w; the agent was not asked", err)
+		}
+		words := strings.Fields(string(text))
+		if n := len(words); n != 1 && n != 2 {
+			return fmt.Errorf("%s has %d words, not a token, or a name and a token; the agent was not asked", a.TokenFile, n)
+		}
+		q.token = words[len(words)-1]
+	}
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		q.body = string(text)
+	}
+	answer, err := a.send(ctx, q)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(answer, into); err != nil {
+		return fmt.Errorf("the answer of the agent at %s is no JSON: %w", a.Address, err)
+	}
+	return nil
+}
+
+type maintenanceStart struct {
+	what
+	asked
+	Reason string `short:"r" placeholder:"TEXT" help:"Why; every balancer and status shows it."`
+	Who    string `placeholder:"NAME" help:"Who; else one's login name."`
+	For    string `placeholder:"TIME" help:"End by itself after this time, such as 30m; else it lasts until it is stopped."`
+	Drain  string `placeholder:"TIME" help:"End sessions that are still there after this time; else they go on."`
+	Force  bool   `help:"Also take out the primary, or the last node of a pool."`
+}
+
+// Run takes something out.
+func (c *maintenanceStart) Run(ctx context.Context, std streams) error {
+	path, err := c.path()
+	if err != nil {
+		return err
+	}
+	return c.changed(ctx, std, http.MethodPost, path, admin.Change{
+		Reason: c.Reason, Who: cmp.Or(c.Who, login()), For: c.For, Drain: c.Drain, Force: c.Force,
+	})
+}
+
+// login is the name of the user, "" when nobody knows it.
+func login() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return ""
+}
+
+type maintenanceStop struct {
+	what
+	asked
+}
+
+// Run puts something back.
+func (c *maintenanceStop) Run(ctx context.Context, std streams) error {
+	path, err := c.path()
+	if err != nil {
+		return err
+	}
+	return c.changed(ctx, std, http.MethodDelete, path, nil)
+}
+
+// changed makes a change and prints what came of it.
+func (a asked) changed(ctx context.Context, std streams, method, path string, body any) error {
+	var res admin.Answer
+	if err := a.ask(ctx, method, path, body, &res); err != nil {
+		return err
+	}
+	if a.Output == "json" {
+		return a.json(std, res)
+	}
+	text := res.Status
+	if res.EnteredAt != nil {
+		text += ", since " + res.EnteredAt.Format(time.RFC3339)
+	}
+	if len(res.Still) > 0 {
+		text += "; still out by the maintenance of " + strings.Join(res.Still, ", ")
+	}
+	_, err := fmt.Fprintln(std.out, text)
+	return err
+}
+
+type maintenanceList struct{ asked }
+
+// Run prints what is out.
+func (c *maintenanceList) Run(ctx context.Context, std streams) error {
+	l, err := c.list(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Output == "json" {
+		return c.json(std, l)
+	}
+	return printRecords(std.out, l)
+}
+
+func (a asked) list(ctx context.Context) (l admin.List, err error) {
+	return l, a.ask(ctx, http.MethodGet, "/api/v1/maintenance", nil, &l)
+}
+
+func printRecords(w io.Writer, l admin.List) error {
+	if len(l.Records) == 0 {
+		fmt.Fprintln(w, "nothing is out")
+	} else {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "WHAT\tSINCE\tUNTIL\tSESSIONS\tWHO\tREASON")
+		for _, r := range l.Records {
+			until, sessions := "stopped", "go on"
+			if !r.Until.IsZero() {
+				until = r.Until.Format(time.RFC3339)
+			}
+			if !r.DrainUntil.IsZero() {
+				sessions = "end at " + r.DrainUntil.Format(time.RFC3339)
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Target, r.Since.Format(time.RFC3339), until, sessions, cmp.Or(r.Who, "-"), cmp.Or(r.Reason, "-"))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	if l.Trouble != "" {
+		fmt.Fprintln(w, "! "+l.Trouble)
+	}
+	return nil
+}
+
+type maintenanceWatch struct {
+	asked
+	Every time.Duration `default:"1s" help:"How often the agent is asked (${default})."`
+}
+
+// Validate refuses to ask all the time.
+func (c *maintenanceWatch) Validate() error {
+	if c.Every < 200*time.Millisecond {
+		return fmt.Errorf("--every %s: at least 200ms", c.Every)
+	}
+	return nil
+}
+
+// Run prints what is out, and changes.
+func (c *maintenanceWatch) Run(ctx context.Context, std streams) error {
+	tick := time.NewTicker(c.Every)
+	defer tick.Stop()
+	var before admin.List
+	for first := true; ; first = false {
+		l, err := c.list(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		case first || l.Trouble != before.Trouble || !slices.Equal(l.Records, before.Records):
+			if err := c.show(std, l); err != nil {
+				return err
+			}
+		}
+		before = l
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *maintenanceWatch) show(std streams, l admin.List) error {
+	if c.Output == "json" {
+		return json.NewEncoder(std.out).Encode(l)
+	}
+	fmt.Fprintln(std.out, time.Now().Format(time.TimeOnly))
+	return printRecords(std.out, l)
+}

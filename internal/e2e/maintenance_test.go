@@ -1,0 +1,231 @@
+package e2e
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/lab"
+)
+
+const operator = "operator-0123456789abcdef"
+
+// maintain calls the maintenance API as an operator.
+func (r *rig) maintain(method, path, body string) (code int, text string) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+r.status+"/admin/maintenance/"+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+operator)
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+// maintained makes a change that must be taken, and returns when it was.
+func (r *rig) maintained(method, path, body string) time.Time {
+	r.t.Helper()
+	if code, text := r.maintain(method, path, body); code != http.StatusOK {
+		r.t.Fatalf("%s %s: %d %s", method, path, code, text)
+	}
+	return time.Now()
+}
+
+// A node is taken out before a real HAProxy and a real Envoy at once: within a
+// second no new session reaches it, no client fails, what runs there runs on, and
+// HAProxy is not reloaded. Put back, it serves again, but where an operator has set
+// it to MAINT at HAProxy himself it stays so until he ends that.
+func TestMaintenanceBeforeBalancers(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, frontOptions{haproxy: true, envoy: true, replica: ", envoy_sessions: health-check", top: "maintenance: {admin_token_file: operator.token}\n", external: func(f *front) {
+		f.replace("operator.token", operator+"\n")
+		f.up()
+	}})
+	worker, file := f.worker(), f.rendered()
+	n2 := f.node("n2").Port()
+	held := map[string]*pgx.Conn{"HAProxy": f.session(f.read, n2), "Envoy": f.session(f.envoyRead, n2)}
+	loads := map[string]*lab.Load{
+		"HAProxy": f.lab.Load(f.read, lab.LoadOptions{NewSession: true, ReadOnly: true, Timeout: patient}),
+		"Envoy":   f.lab.Load(f.envoyRead, lab.LoadOptions{NewSession: true, ReadOnly: true, Timeout: patient}),
+	}
+	for name, l := range loads {
+		f.do(l.Wait(t.Context(), name+" to lead readers to n2", func(x lab.Sample) bool { return x.Port == n2 && x.Err == nil }))
+	}
+
+	out := f.maintained(http.MethodPost, "main/n2", `{"reason":"kernel","who":"dba","for":"1h"}`)
+	f.is("main", "replica", "n2", topology.Drain, topology.CodeMaintenance)
+	f.until("two seconds of readers", func() bool { return time.Since(out) > 2*time.Second })
+	for name, l := range loads {
+		last := out
+		for _, x := range l.Samples() {
+			if x.Op == lab.Connect && x.Port == n2 && x.At.After(last) {
+				last = x.At
+			}
+		}
+		t.Logf("%s: the last new session on n2 began %s after the answer", name, last.Sub(out))
+		if last.Sub(out) > time.Second {
+			t.Errorf("%s: a new session came to n2 %s after it was taken out", name, last.Sub(out))
+		}
+		if p := serverPort(held[name]); p != n2 {
+			t.Errorf("%s: the session on n2 did not go on: port %d", name, p)
+		}
+	}
+
+	// An operator's own word at HAProxy.
+	f.command("set server be_main_replica/n2 state maint")
+	f.maintained(http.MethodDelete, "main/n2", "")
+	f.is("main", "replica", "n2", topology.Up, topology.CodeReplica)
+	f.until("Envoy to lead readers to n2 again", func() bool { return f.reached(f.envoyRead) == n2 })
+	f.during(time.Second, "n2 stays in MAINT at HAProxy", func() bool { return f.admin("n2") == "1" })
+	for _, x := range loads["HAProxy"].Samples() {
+		if x.Op == lab.Connect && x.Port == n2 && x.At.After(out.Add(time.Second)) {
+			t.Fatalf("HAProxy led a session to n2 at %s, against the operator's word", x.At)
+		}
+	}
+	f.command("set server be_main_replica/n2 state ready")
+	f.until("HAProxy to lead readers to n2 again", func() bool { return f.reached(f.read) == n2 })
+	for name, l := range loads {
+		f.unbroken("readers through "+name, l.Stop())
+	}
+	f.deadline(n2)
+	f.force()
+	if now := f.worker(); now != worker || f.rendered() != file {
+		t.Errorf("HAProxy's worker was %d and is %d, the file changed: %t", worker, now, f.rendered() != file)
+	}
+}
+
+// deadline: sessions that are still there when their time is over end.
+func (f *front) deadline(port int) {
+	f.t.Helper()
+	ended := map[string]<-chan time.Time{
+		"HAProxy": watchEnd(f.t, f.session(f.read, port)), "Envoy": watchEnd(f.t, f.session(f.envoyRead, port)),
+	}
+	out := f.maintained(http.MethodPost, "main/n2", `{"reason":"kernel","drain":"1s"}`)
+	for name, end := range ended {
+		select {
+		case at := <-end:
+			f.t.Logf("%s: with a second to drain the session ended after %s", name, at.Sub(out))
+			if d := at.Sub(out); d < 900*time.Millisecond || d > 4*time.Second {
+				f.t.Errorf("%s: a session with a second to drain ended after %s", name, d)
+			}
+		case <-time.After(patience):
+			f.t.Errorf("%s: the session did not end", name)
+		}
+	}
+	f.maintained(http.MethodDelete, "main/n2", "")
+}
+
+// force: the primary is taken out only by force; then nobody writes anew, and who
+// writes already goes on.
+func (f *front) force() {
+	f.t.Helper()
+	writer := f.session(f.write, f.writer().Port())
+	if code, text := f.maintain(http.MethodPost, "main/n1", `{"reason":"disk"}`); code != http.StatusConflict || !strings.Contains(text, "n1 is the primary") {
+		f.t.Errorf("the primary: %d %s", code, text)
+	}
+	if f.reached(f.write) == 0 {
+		f.t.Error("after a refusal no session reaches the primary")
+	}
+	f.maintained(http.MethodPost, "main/n1", `{"reason":"disk","force":true}`)
+	f.until("no new session to reach the primary", func() bool { return f.reached(f.write) == 0 && f.reached(f.envoyWrite) == 0 })
+	if serverPort(writer) != f.writer().Port() {
+		f.t.Error("the writer's session did not go on")
+	}
+	f.maintained(http.MethodDelete, "main/n1", "")
+	f.until("new sessions to reach the primary again", func() bool {
+		return f.reached(f.write) == f.writer().Port() && f.reached(f.envoyWrite) == f.writer().Port()
+	})
+}
+
+// rendered is HAProxy's file.
+func (f *front) rendered() string {
+	f.t.Helper()
+	b, err := os.ReadFile(f.file("haproxy.cfg"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// command tells HAProxy something that it must take.
+func (f *front) command(text string) {
+	f.t.Helper()
+	if out, err := f.haproxy.Command(f.t.Context(), text); err != nil || strings.TrimSpace(out) != "" {
+		f.t.Fatalf("%s: %q, %v", text, out, err)
+	}
+}
+
+// admin are the administrative bits of a server of the read pool; 1 is MAINT.
+func (f *front) admin(server string) string {
+	f.t.Helper()
+	out, err := f.haproxy.Command(f.t.Context(), "show servers state be_main_replica")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for line := range strings.Lines(out) {
+		if w := strings.Fields(line); len(w) > 7 && w[3] == server {
+			return w[6]
+		}
+	}
+	return ""
+}
+
+// With admin_words: always pgsteer's word is the only one: who is out by a record is
+// in DRAIN at HAProxy, stays so against an operator's ready, and comes back with the
+// end of the record.
+func TestMaintenanceByAdminWords(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, frontOptions{haproxy: true, top: "agent_check: {admin_words: always}\nmaintenance: {admin_token_file: operator.token}\n", external: func(f *front) {
+		f.replace("operator.token", operator+"\n")
+		f.up()
+	}})
+	n2 := f.node("n2").Port()
+	held := f.session(f.read, n2)
+	f.maintained(http.MethodPost, "main/n2", `{"reason":"kernel"}`)
+	const drain = "8"
+	drained := f.until("n2 to be in DRAIN", func() bool { return f.admin("n2") == drain })
+	f.command("set server be_main_replica/n2 state ready")
+	again := f.until("n2 to be in DRAIN again", func() bool { return f.admin("n2") == drain })
+	if p := serverPort(held); p != n2 {
+		t.Errorf("the session on n2 did not go on: port %d", p)
+	}
+	f.maintained(http.MethodDelete, "main/n2", "")
+	ready := f.until("n2 to be ready", func() bool { return f.admin("n2") == "0" })
+	last := ""
+	begin := time.Now()
+	f.until("n2 to serve", func() bool {
+		out, _ := f.haproxy.Command(t.Context(), "show servers state be_main_replica")
+		out += f.ask("main replica n2")
+		now := ""
+		for line := range strings.Lines(out) {
+			if w := strings.Fields(line); len(w) > 14 && w[3] == "n2" {
+				now = strings.Join(w[3:15], " ")
+			} else if len(w) < 6 {
+				now += " | " + line
+			}
+		}
+		if now != last {
+			t.Logf("DBG %s %s", time.Since(begin), now)
+			last = now
+		}
+		return f.reached(f.read) == n2
+	})
+	t.Logf("in DRAIN after %s, against an operator's word after %s, ready after %s", drained, again, ready)
+}
