@@ -102,6 +102,8 @@ type Options struct {
 
 // Agent is what a running agent says of itself.
 type Agent struct {
+	// Silent is set when an agent was reached and did not answer; the rest is empty.
+	Silent      error
 	Version     string
 	ConfigError string
 	Listeners   map[string]string // address by name

@@ -130,6 +130,10 @@ func TestAgent(t *testing.T) {
 		return &Agent{Version: "1.2", ConfigError: "bad", Failing: map[string]string{"xds": "refused", "agentcheck": "none"}}
 	}
 	same(t, of(t, "agent", o), "WARN : the last reload was refused: bad", "WARN agentcheck: none", "WARN xds: refused")
+	// One that stands still has bound its ports: nobody is to be told to end it.
+	o.Agent = func(context.Context) *Agent { return &Agent{Silent: context.DeadlineExceeded} }
+	same(t, of(t, "agent", o), "FAIL : it is there and does not answer: context deadline exceeded")
+	same(t, of(t, "listeners", o))
 }
 
 func TestListeners(t *testing.T) {

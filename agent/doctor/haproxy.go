@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -148,6 +150,8 @@ func haproxyMasters(ctx context.Context, x *exam) []Result {
 			p, err = s.Processes(ctx)
 		}
 		switch {
+		case errors.Is(err, fs.ErrPermission):
+			r.Level, r.Found, r.Do = Fail, err.Error(), "let this user's group in: -S "+path+",mode,660,group,GROUP among HAProxy's arguments"
 		case err != nil:
 			r.Level, r.Found, r.Do = Fail, err.Error(), "start HAProxy with -W -S "+path+" (Debian: EXTRAOPTS in /etc/default/haproxy); it must be another path than the stats socket"
 		case p.Failed > 0:

@@ -22,6 +22,10 @@ func runningAgent(ctx context.Context, x *exam) []Result {
 		return []Result{{Level: OK, Tried: "ask its status listener and its socket", Found: "none runs by this configuration"}}
 	}
 	r := Result{Level: OK, Tried: "ask it for its status", Found: "version " + a.Version + " runs"}
+	if a.Silent != nil {
+		r.Level, r.Found = Fail, "it is there and does not answer: "+a.Silent.Error()
+		r.Do = "look whether it is stopped or its host overloaded (systemctl status pgsteer); balancers stay as they were told last"
+	}
 	if a.ConfigError != "" {
 		r.Level, r.Found, r.Do = Warn, "the last reload was refused: "+a.ConfigError, "correct the file; what ran before goes on"
 	}
@@ -57,6 +61,9 @@ func listenersOf(c *config.Config) []listener {
 func listeners(ctx context.Context, x *exam) []Result {
 	own := make(map[string]bool) // ports that the running agent has bound
 	if a := x.ask(ctx); a != nil {
+		if a.Silent != nil {
+			return nil // they are probably its own
+		}
 		for _, address := range a.Listeners {
 			if _, port, err := net.SplitHostPort(address); err == nil {
 				own[port] = true

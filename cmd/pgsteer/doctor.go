@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"os/exec"
 	"strconv"
@@ -58,15 +59,25 @@ func (c *doctorCmd) Run(ctx context.Context, std streams) error {
 	return err
 }
 
-// agent asks the running agent, nil when none answers.
+// agent asks the running agent, nil when there is none.
 func (c *doctorCmd) agent(ctx context.Context, cfg *config.Config) *doctor.Agent {
 	places := []string{c.Address}
 	if c.Address == "" {
 		places = []string{cfg.Listen.Socket, config.DefaultSocket, string(cfg.Listen.Status)}
 	}
 	var r status.Report
+	var silent error
 	for _, at := range places {
-		if at == "" || at == config.SocketOff || (running{at}).get(ctx, "/api/v1/status", &r) != nil {
+		if at == "" || at == config.SocketOff {
+			continue
+		}
+		asked, cancel := context.WithTimeout(ctx, time.Second)
+		err := (running{at}).get(asked, "/api/v1/status", &r)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			silent = err
+		}
+		if err != nil {
 			continue
 		}
 		a := &doctor.Agent{
@@ -90,6 +101,9 @@ func (c *doctorCmd) agent(ctx context.Context, cfg *config.Config) *doctor.Agent
 			}
 		}
 		return a
+	}
+	if silent != nil {
+		return &doctor.Agent{Silent: silent}
 	}
 	return nil
 }
