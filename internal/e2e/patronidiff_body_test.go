@@ -77,7 +77,7 @@ func near(field, a, b string) bool {
 	if !strings.Contains(field, "location") && !strings.Contains(field, "lag") && !strings.Contains(field, "lsn") {
 		return false
 	}
-	const limit = 64 << 10
+	const limit = 1 << 20
 	x, errX := position(a)
 	y, errY := position(b)
 	return errX == nil && errY == nil && max(x, y)-min(x, y) < limit
