@@ -7,9 +7,11 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/agentcheck"
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/xds"
@@ -114,11 +116,15 @@ const (
 // bind opens a part's listener. A running part may be in the way, as 127.0.0.1
 // is for every interface.
 func (a *Agent) bind(name, address string) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
+	conf := new(net.ListenConfig)
+	if strings.HasPrefix(name, partAgentCheck) {
+		conf = agentcheck.ListenConfig()
+	}
+	l, err := conf.Listen(context.Background(), "tcp", address)
 	// The kernel may still hold a socket that was closed a moment ago.
 	for end := time.Now().Add(bindPatience); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
 		<-time.After(bindEvery)
-		l, err = new(net.ListenConfig).Listen(context.Background(), "tcp", address)
+		l, err = conf.Listen(context.Background(), "tcp", address)
 	}
 	if err == nil {
 		return l, nil

@@ -20,7 +20,10 @@ func BenchmarkAgentCheck(b *testing.B) {
 	for _, clients := range []int{1, 50, 500} {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
 			w := newWorld(cluster("main"))
-			ours := listen(b)
+			ours, err := ListenConfig().Listen(b.Context(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				b.Fatal(err)
+			}
 			ctx := b.Context()
 			go func() { _ = w.server(b, Options{}).Serve(ctx, ours) }()
 			bare := listen(b)

@@ -20,6 +20,10 @@ type Key struct {
 	Cluster, Pool, Node string // Node may be Guard
 }
 
+// ListenConfig opens listeners for Serve. A connection lives for a second at most,
+// so what it takes to set up keepalives would be spent for nothing.
+func ListenConfig() *net.ListenConfig { return &net.ListenConfig{KeepAlive: -1} }
+
 // Serve answers on ln until ctx ends, then closes ln, waits for the connections
 // that are open (Timeout at most) and returns nil. It returns an error when ln
 // cannot accept any more.
