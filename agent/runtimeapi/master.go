@@ -179,13 +179,11 @@ func (m *master) setErr(err error) bool {
 	defer m.mu.Unlock()
 	was := m.status.Err
 	m.status.Err = err
-	if (was == nil) != (err == nil) || m.status.Since.IsZero() {
-		m.status.Since = m.o.Now().Wall
-	}
-	if was != nil && err == nil {
+	fell, rose := turned(was, err, &m.status.Since, m.o.Now().Wall)
+	if rose {
 		m.log.Info("HAProxy's old workers are in reach again", "was", was)
 	}
-	return was == nil && err != nil
+	return fell
 }
 
 func (m *master) report() MasterStatus {

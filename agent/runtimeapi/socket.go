@@ -201,13 +201,21 @@ func (s *socket) setErr(err error) bool {
 	defer s.mu.Unlock()
 	was := s.status.Err
 	s.status.Err = err
-	if (was == nil) != (err == nil) || s.status.Since.IsZero() {
-		s.status.Since = s.o.Now().Wall
-	}
-	if was != nil && err == nil {
+	fell, rose := turned(was, err, &s.status.Since, s.o.Now().Wall)
+	if rose {
 		s.log.Info("HAProxy has been told everything again", "was", was)
 	}
-	return was == nil && err != nil
+	return fell
+}
+
+// turned compares how something fared with how it fares, and moves since when it
+// turned for the worse or for the better.
+func turned(was, is error, since *time.Time, now time.Time) (fell, rose bool) {
+	fell, rose = was == nil && is != nil, was != nil && is == nil
+	if fell || rose || since.IsZero() {
+		*since = now
+	}
+	return fell, rose
 }
 
 // report returns a copy of the status.
