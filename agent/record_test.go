@@ -16,6 +16,7 @@ import (
 	"github.com/pgsteer/pgsteer/agent/simulate"
 	"github.com/pgsteer/pgsteer/agent/tap"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/logtest"
 	"github.com/pgsteer/pgsteer/watchers/consultest"
 )
 
@@ -25,7 +26,7 @@ type recording struct {
 	cluster string
 	stop    context.CancelFunc
 	done    chan *record.Session
-	seen    log // the stream itself
+	seen    logtest.Log // the stream itself
 }
 
 // record begins to record; when it returns, the first decision was read.

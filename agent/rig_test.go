@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/logtest"
 	"github.com/pgsteer/pgsteer/watchers/pgtest"
 )
 
@@ -30,31 +29,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience bounds every wait for something that must come.
 const patience = 30 * time.Second
 
-// log is a log that may be read while it is written.
-type log struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // rig is an agent in this process on a configuration file of the test.
 type rig struct {
 	t     *testing.T
 	dir   string
 	path  string // of the configuration
 	watch bool   // the agent follows the file
-	log   log
+	log   logtest.Log
 
 	agent *Agent
 	stop  context.CancelFunc

@@ -14,12 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/logtest"
 )
 
 // testStore is a store in a folder that does not exist yet.
-func testStore(t *testing.T) (s *store, logged *log) {
+func testStore(t *testing.T) (s *store, logged *logtest.Log) {
 	t.Helper()
-	logged = &log{}
+	logged = &logtest.Log{}
 	return newStore(filepath.Join(t.TempDir(), "a", "state"), slog.New(slog.NewTextHandler(logged, nil))), logged
 }
 

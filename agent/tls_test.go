@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/internal/logtest"
 )
 
 // authority signs certificates.
@@ -192,7 +193,7 @@ func TestCertificatesRotate(t *testing.T) {
 		SSLMode: config.SSLVerifyCA, SSLRootCert: write("root.pem", []byte(ours.pem())),
 		SSLCert: write("c.pem", c1), SSLKey: write("k.pem", k1),
 	}
-	var logged log
+	var logged logtest.Log
 	dress, err := tlsFor(pg, slog.New(slog.NewTextHandler(&logged, nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +234,7 @@ func TestAPasswordRotates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var logged log
+	var logged logtest.Log
 	write("first\r\n")
 	r, err := newRotating(slog.New(slog.NewTextHandler(&logged, nil)), parsePassword, path)
 	if err != nil {

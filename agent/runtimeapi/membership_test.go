@@ -21,6 +21,7 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/internal/lab"
 	"github.com/pgsteer/pgsteer/internal/lab/labtest"
+	"github.com/pgsteer/pgsteer/internal/logtest"
 	"github.com/pgsteer/pgsteer/templates/apply"
 	"github.com/pgsteer/pgsteer/templates/builtin"
 	"github.com/pgsteer/pgsteer/templates/render"
@@ -39,7 +40,7 @@ type fleet struct {
 	nodes   map[string]uint16 // ports
 	writer  string
 	gen     uint64
-	log     logText
+	log     logtest.Log
 }
 
 // fleetOptions is how a fleet differs from the plain one.

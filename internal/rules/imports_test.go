@@ -53,6 +53,7 @@ var may = map[string][]string{
 	"templates/render":             {"agent/topology", "agent/near"},
 	"templates/builtin":            {},
 	"templates/apply":              {"agent/topology", "agent/latest", "agent/haproxycli", "templates/render"},
+	"internal/logtest":             {},
 	"internal/lab":                 {},
 	"internal/lab/labtest": {
 		"internal/lab",

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/logtest"
 	"github.com/pgsteer/pgsteer/watchers/consultest"
 )
 
@@ -22,7 +23,7 @@ import (
 type catalogRig struct {
 	t      *testing.T
 	agent  *consultest.Agent
-	log    *syncBuffer
+	log    *logtest.Log
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -32,7 +33,7 @@ type catalogRig struct {
 
 func newCatalogRig(t *testing.T, o CatalogOptions, a *consultest.Agent) *catalogRig {
 	t.Helper()
-	r := &catalogRig{t: t, agent: a, log: &syncBuffer{}, done: make(chan struct{})}
+	r := &catalogRig{t: t, agent: a, log: &logtest.Log{}, done: make(chan struct{})}
 	var err error
 	if o.Client == nil {
 		if o.Client, err = NewClient(ClientOptions{Transport: a}); err != nil {
@@ -249,8 +250,8 @@ func TestCatalogWithoutAUsableInstance(t *testing.T) {
 				r.t.Errorf("failure %q does not tell %q", text, part)
 			}
 		}
-		if n := r.log.count("every interface"); n != 1 {
-			r.t.Errorf("%d lines about one instance, want one:\n%s", n, r.log.b.String())
+		if n := r.log.Count("every interface"); n != 1 {
+			r.t.Errorf("%d lines about one instance, want one:\n%s", n, r.log)
 		}
 		r.agent.Register(pgService(1))
 		r.want(time.Second, twoNodes, "db2=192.0.2.2:5432", "!content", oneNode)

@@ -132,8 +132,8 @@ func TestPatroniMalformedMember(t *testing.T) {
 		if len(last.Authority.Members) != 3 || last.Nodes.ConfirmedEmpty {
 			t.Errorf("members %v, want all three", last.Authority.Members)
 		}
-		if n := r.log.count("members/c"); n != 1 {
-			t.Errorf("%d lines about members/c in a minute, want one:\n%s", n, r.log.b.String())
+		if n := r.log.Count("members/c"); n != 1 {
+			t.Errorf("%d lines about members/c in a minute, want one:\n%s", n, r.log)
 		}
 		a.Put(alpha+"members/c", member("replica", "[2001:db8::13]:5432"))
 		r.wait(11 * time.Second)
@@ -149,7 +149,7 @@ func TestPatroniUnknownWordsAreKept(t *testing.T) {
 		if got := obs[len(obs)-1].o.Authority.Members[2].Role; got != "emperor" {
 			t.Errorf("role %q, want it as it was written", got)
 		}
-		if n := r.log.count("emperor"); n != 1 {
+		if n := r.log.Count("emperor"); n != 1 {
 			t.Errorf("%d warnings about one word, want one", n)
 		}
 	})
@@ -162,7 +162,7 @@ func TestPatroniAlternatingAddress(t *testing.T) {
 			a.Put(alpha+"members/c", member("replica", fmt.Sprintf("192.0.2.%d:5432", 20+i%2)))
 			r.wait(10 * time.Second)
 		}
-		if r.log.count("alternates") == 0 {
+		if r.log.Count("alternates") == 0 {
 			t.Error("no warning about a member whose address alternates")
 		}
 	})
@@ -184,8 +184,8 @@ func TestPatroniNameThatDiffersByCase(t *testing.T) {
 		if got := names(); got != "a b c " {
 			t.Errorf("nodes %s, want b as before", got)
 		}
-		if n := r.log.count("differs from that of b by case only"); n != 1 {
-			t.Errorf("%d warnings in a minute, want one:\n%s", n, r.log.b.String())
+		if n := r.log.Count("differs from that of b by case only"); n != 1 {
+			t.Errorf("%d warnings in a minute, want one:\n%s", n, r.log)
 		}
 		a.Delete(alpha + "leader")
 		a.Acquire(alpha+"leader", "B", "s-B")

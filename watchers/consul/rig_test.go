@@ -1,11 +1,9 @@
 package consul
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/logtest"
 	"github.com/pgsteer/pgsteer/watchers/consultest"
 )
 
@@ -22,7 +21,7 @@ type rig struct {
 	t      *testing.T
 	agent  *consultest.Agent
 	w      *Watcher
-	log    *syncBuffer
+	log    *logtest.Log
 	cancel context.CancelFunc
 	done   chan struct{}
 	began  time.Time
@@ -34,23 +33,6 @@ type rig struct {
 type told struct {
 	at time.Duration
 	o  topology.Observation
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) count(s string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Count(b.b.String(), s)
 }
 
 const alpha = "service/alpha/"
@@ -79,7 +61,7 @@ func newRig(t *testing.T, a *consultest.Agent) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, agent: a, log: &syncBuffer{}, done: make(chan struct{}), began: time.Now()}
+	r := &rig{t: t, agent: a, log: &logtest.Log{}, done: make(chan struct{}), began: time.Now()}
 	r.w, err = New(Options{
 		Cluster: "main", Scope: "alpha", Namespace: "/service/", Client: c, Now: topology.NewTicker(time.Now),
 		Logger: slog.New(slog.NewTextHandler(r.log, nil)),

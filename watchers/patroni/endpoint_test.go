@@ -283,8 +283,8 @@ func TestSameAddressTwice(t *testing.T) {
 			s.Members["b"] = e
 		})
 		r.wait(20 * time.Second)
-		if got := r.words(); got[len(got)-1] != "!store" || r.log.count("same api_url") != 1 {
-			t.Errorf("told %v, warned %d times", got, r.log.count("same api_url"))
+		if got := r.words(); got[len(got)-1] != "!store" || r.log.Count("same api_url") != 1 {
+			t.Errorf("told %v, warned %d times", got, r.log.Count("same api_url"))
 		}
 		c.Change(func(s *store) {
 			e := s.Members["b"]

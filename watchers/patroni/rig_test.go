@@ -1,11 +1,9 @@
 package patroni
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/logtest"
 	"github.com/pgsteer/pgsteer/watchers/patronitest"
 )
 
@@ -25,7 +24,7 @@ type rig struct {
 	t      *testing.T
 	c      *patronitest.Cluster
 	w      *Watcher
-	log    *syncBuffer
+	log    *logtest.Log
 	cancel context.CancelFunc
 	done   chan struct{}
 	began  time.Time
@@ -39,23 +38,6 @@ type told struct {
 	o  topology.Observation
 }
 
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) count(s string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Count(b.b.String(), s)
-}
-
 // options of a watcher that knows one endpoint, a's.
 func options(c *patronitest.Cluster, endpoints ...string) Options {
 	if endpoints == nil {
@@ -67,7 +49,7 @@ func options(c *patronitest.Cluster, endpoints ...string) Options {
 // newRig starts a watcher; a tweak may change it before.
 func newRig(t *testing.T, c *patronitest.Cluster, o Options, tweaks ...func(*Watcher)) *rig {
 	t.Helper()
-	r := &rig{t: t, c: c, log: &syncBuffer{}, done: make(chan struct{}), began: time.Now()}
+	r := &rig{t: t, c: c, log: &logtest.Log{}, done: make(chan struct{}), began: time.Now()}
 	o.Logger = slog.New(slog.NewTextHandler(r.log, nil))
 	var err error
 	if r.w, err = New(o); err != nil {
