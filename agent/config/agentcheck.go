@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -99,20 +100,27 @@ func (c *Config) checkAgentCheck(s scope) {
 	}
 }
 
-// checkNode refuses a node that the cluster cannot have. Where nodes come and go
-// without this file, any may come.
+// checkNode refuses a node that the cluster cannot have.
 func (c Cluster) checkNode(s scope, key, node string) {
-	if c.Authority != topology.AuthorityNone || c.Inventory != "" || c.ConsulService.Name != "" {
-		return
-	}
-	var names []string
-	for _, n := range c.Nodes {
-		if n.Name == node {
-			return
-		}
-		names = append(names, n.Name)
-	}
-	if !s.d.unsound[path("clusters").child(c.Name).child("nodes")] {
+	names, ok := c.listed(scope{s.d, path("clusters").child(c.Name)})
+	if ok && !slices.Contains(names, node) {
 		s.fault(key, "no such node in cluster %s: %s", c.Name, UnknownWord(node, names))
 	}
+}
+
+// listed are the names of the nodes, where this file alone says which there are:
+// others come and go without it. A node counts whatever else is wrong with it.
+func (c Cluster) listed(s scope) (names []string, ok bool) {
+	for _, key := range []string{"authority", "inventory", "consul_service"} {
+		if s.d.unsound[s.in(key).at] {
+			return nil, false
+		}
+	}
+	if c.Authority != topology.AuthorityNone || c.Inventory != "" || c.ConsulService.Name != "" || s.d.opaque[s.in("nodes").at] {
+		return nil, false
+	}
+	for _, n := range c.Nodes {
+		names = append(names, n.Name)
+	}
+	return names, len(names) > 0
 }

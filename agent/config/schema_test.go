@@ -26,6 +26,7 @@ var formFaults = map[string]string{
 	"health.yaml":           "health.compat: patroni is none of ",
 	"local_form.yaml":       "local: main is not like ",
 	"nodes.yaml":            "clusters.main.nodes.bad name: ",
+	"one_round.yaml":        "clusters.main.nodes.n2: 10.0.0.2:543x is not like ",
 	"pg_auto_failover.yaml": "clusters.main.pg_auto_failover.addresses.here: here is not like ",
 	"patroni_rest.yaml":     "clusters.word.patroni.source: etcd is none of ",
 	"policy_values.yaml":    "clusters.form.policy.flap.count: many is no integer",

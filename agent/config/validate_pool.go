@@ -92,15 +92,11 @@ func (p Pool) idle(s scope, key, other, needs string) {
 	}
 }
 
-// checkWeights wants the nodes that have a weight to exist, where this file
-// alone says which nodes there are.
+// checkWeights wants the nodes that have a weight to exist.
 func (c Cluster) checkWeights(s scope) {
-	if len(c.Nodes) == 0 || c.Authority != topology.AuthorityNone || s.d.unsound[s.in("nodes").at] {
+	names, ok := c.listed(s)
+	if !ok {
 		return
-	}
-	var names []string
-	for _, n := range c.Nodes {
-		names = append(names, n.Name)
 	}
 	for _, p := range c.Pools {
 		for _, node := range slices.Sorted(maps.Keys(p.Weights)) {

@@ -24,7 +24,7 @@ func (c *Config) checkTemplates(s scope) {
 		}
 		names[t.Name] = true
 		for j, cluster := range t.Clusters {
-			if _, ok := c.Cluster(cluster); !ok && !s.d.unsound["clusters"] {
+			if _, ok := c.Cluster(cluster); !ok && !s.d.opaque["clusters"] {
 				in.in("clusters").fault(strconv.Itoa(j), "no such cluster: %s", UnknownWord(cluster, c.ClusterNames()))
 			}
 		}
