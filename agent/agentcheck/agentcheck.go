@@ -32,6 +32,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/accept"
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -85,7 +86,7 @@ type Counters struct {
 type Server struct {
 	opts     Options
 	counters Counters
-	conns    atomic.Int64
+	loop     accept.Loop
 	buffers  sync.Pool // *[maxRequest]byte
 	logged   atomic.Int64
 	admin    atomic.Bool
@@ -114,6 +115,7 @@ func New(o Options) (*Server, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{opts: o}
+	s.loop = accept.Loop{What: "agentcheck", Max: o.MaxConns, Rejected: &s.counters.Rejected, Logger: o.Logger}
 	s.buffers.New = func() any { return new([maxRequest]byte) }
 	s.cells.Store(&map[string]*cell{})
 	s.SetAdminWords(o.AdminWords)

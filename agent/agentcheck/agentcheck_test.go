@@ -329,7 +329,7 @@ func TestConnectionLimit(t *testing.T) {
 	s := newWorld(cluster("main")).server(t, Options{MaxConns: 1, ReadQuiet: time.Hour, Timeout: time.Hour})
 	ask := serve(t, s, nil)
 	first, _ := ask("main primary ")
-	for s.conns.Load() == 0 { // until the first is accepted
+	for s.loop.Open() == 0 { // until the first is accepted
 		c, _ := ask("")
 		c.Close()
 	}

@@ -20,7 +20,9 @@ var may = map[string][]string{
 	"agent/near":        {},
 	"agent/engine":      {"agent/topology"},
 	"agent/config":      {"agent/topology", "agent/near"},
-	"agent/agentcheck":  {"agent/topology", "agent/latest"},
+	"agent/accept":      {},
+	"agent/agentcheck":  {"agent/topology", "agent/latest", "agent/accept"},
+	"agent/refusal":     {"agent/topology", "agent/latest", "agent/accept"},
 	"agent/healthapi":   {"agent/topology", "agent/latest"},
 	"agent/haproxycli":  {},
 	"agent/haproxycfg":  {},
@@ -28,11 +30,13 @@ var may = map[string][]string{
 	"agent/status":      {"agent/topology", "agent/latest", "agent/near"},
 	"agent/statefile":   {},
 	"agent/maintenance": {"agent/topology", "agent/statefile"},
-	"agent/admin":       {"agent/topology", "agent/latest", "agent/maintenance"},
+	"agent/admin":       {"agent/topology", "agent/latest", "agent/maintenance", "agent/drain"},
 	"agent/systemd":     {},
-	"agent/doctor":      {"agent/topology", "agent/config", "agent/haproxycli", "watchers/pgautofailover"},
+	"agent/doctor":      {"agent/topology", "agent/config", "agent/haproxycli", "agent/haproxycfg", "agent/preflight", "agent/consulinit", "watchers/consul", "agent/drain", "watchers/pgautofailover"},
 	"agent/tap":         {"agent/topology", "agent/config"},
 	"agent/record":      {"agent/topology", "agent/config", "agent/simulate", "agent/tap"},
+	// What is published goes over the client of the watchers, by their rules.
+	// What Consul needs once is of the configuration, and of what is published.
 	"watchers":          {"agent/topology"},
 	"watchers/consul":   {"agent/topology", "watchers"},
 	"watchers/postgres": {"agent/topology", "watchers"},
@@ -52,7 +56,7 @@ var may = map[string][]string{
 	"xds":                          {"agent/topology", "agent/latest", "xds/resources"},
 	"templates/render":             {"agent/topology", "agent/near"},
 	"templates/builtin":            {},
-	"templates/apply":              {"agent/topology", "agent/latest", "agent/haproxycli", "templates/render"},
+	"templates/apply":              {"agent/topology", "agent/latest", "agent/haproxycli", "agent/haproxycfg", "agent/preflight", "templates/render"},
 	"internal/logtest":             {},
 	"internal/lab":                 {},
 	"internal/lab/labtest": {
@@ -62,8 +66,8 @@ var may = map[string][]string{
 	"internal/rules": {},
 	// Wiring.
 	"agent": {
-		"agent/topology", "agent/latest", "agent/engine", "agent/config", "agent/agentcheck", "agent/healthapi",
-		"agent/runtimeapi", "agent/status", "agent/statefile", "agent/maintenance", "agent/admin", "agent/systemd", "agent/doctor", "agent/tap", "watchers", "watchers/consul", "watchers/postgres", "watchers/file", "watchers/patroni", "watchers/pgautofailover", "watchers/resolve",
+		"agent/topology", "agent/latest", "agent/engine", "agent/config", "agent/agentcheck", "agent/refusal", "agent/healthapi",
+		"agent/runtimeapi", "agent/mesh", "agent/status", "agent/statefile", "agent/pgbouncer", "agent/switchover", "agent/maintenance", "agent/drain", "agent/admin", "agent/systemd", "agent/doctor", "agent/tap", "watchers", "watchers/consul", "watchers/postgres", "watchers/file", "watchers/patroni", "watchers/pgautofailover", "watchers/resolve",
 		"xds", "xds/resources", "templates/render", "templates/apply", "templates/builtin",
 	},
 	"agent/simulate": {
@@ -72,7 +76,7 @@ var may = map[string][]string{
 	},
 	"internal/demo": {"agent", "agent/config", "agent/topology", "internal/lab"},
 	"cmd/pgsteer": {
-		"agent", "agent/admin", "agent/maintenance", "agent/config", "agent/doctor", "agent/latest", "agent/record", "agent/simulate", "agent/status", "agent/tap", "agent/topology", "templates/apply", "templates/render", "xds", "internal/demo",
+		"agent", "agent/admin", "agent/maintenance", "agent/pgbouncer", "agent/switchover", "agent/drain", "agent/config", "agent/consulinit", "agent/doctor", "agent/latest", "agent/record", "agent/simulate", "agent/status", "agent/tap", "agent/topology", "templates/apply", "templates/render", "xds", "internal/demo",
 	},
 }
 
