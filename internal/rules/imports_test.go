@@ -26,6 +26,7 @@ var may = map[string][]string{
 	"agent/healthapi":   {"agent/topology", "agent/latest"},
 	"agent/haproxycli":  {},
 	"agent/haproxycfg":  {},
+	"agent/preflight":   {"agent/haproxycfg"},
 	"agent/runtimeapi":  {"agent/topology", "agent/latest", "agent/haproxycli", "agent/haproxycfg"},
 	"agent/status":      {"agent/topology", "agent/latest", "agent/near"},
 	"agent/statefile":   {},
