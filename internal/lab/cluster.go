@@ -34,6 +34,11 @@ type ClusterOptions struct {
 	Settings map[string]string
 	// ProbeUser is the role with pg_monitor and a password; empty means "pgsteer".
 	ProbeUser string
+	// Authority gives every node a certificate for its name, its address and Names,
+	// so that sessions may use TLS; none must. Nil means no TLS.
+	Authority *Authority
+	// Names are further names in the certificates, by which clients reach the nodes.
+	Names []string
 }
 
 // Cluster is a PostgreSQL primary with streaming standbys, all on loopback. The
@@ -52,6 +57,7 @@ type Cluster struct {
 	settings  map[string]string
 	passwords map[string]string
 	probeUser string
+	authority *Authority // nil: no TLS
 	nodes     []*Node
 
 	changing sync.Mutex // held by calls that change roles
@@ -76,10 +82,10 @@ func (l *Lab) Cluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 		o.Nodes = 3
 	}
 	c := &Cluster{
-		lab: l, name: o.Name, bin: bin, settings: maps.Clone(o.Settings), probeUser: o.ProbeUser,
+		lab: l, name: o.Name, bin: bin, settings: maps.Clone(o.Settings), probeUser: o.ProbeUser, authority: o.Authority,
 		passwords: map[string]string{Superuser: rand.Text(), o.ProbeUser: rand.Text()},
 	}
-	if err := c.makeNodes(o.Nodes); err != nil {
+	if err := c.makeNodes(o.Nodes, o.Names); err != nil {
 		return nil, err
 	}
 	l.onClose(c.close)
@@ -89,7 +95,7 @@ func (l *Lab) Cluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	return c, nil
 }
 
-func (c *Cluster) makeNodes(n int) error {
+func (c *Cluster) makeNodes(n int, names []string) error {
 	dir := filepath.Join(c.lab.dir, c.lab.unique("cluster-"+c.name))
 	ports, err := c.lab.freePorts(n)
 	if err != nil {
@@ -99,6 +105,9 @@ func (c *Cluster) makeNodes(n int) error {
 		name := fmt.Sprintf("n%d", i+1)
 		node := &Node{c: c, name: name, port: port, dir: filepath.Join(dir, name)}
 		if err := c.lab.mkdir(node.dir); err != nil {
+			return err
+		}
+		if err := node.certify(names); err != nil {
 			return err
 		}
 		c.nodes = append(c.nodes, node)

@@ -29,6 +29,10 @@ type ConsulOptions struct {
 	// ScriptChecks has it run programs as checks: whoever reaches its port may then
 	// run programs as this user.
 	ScriptChecks bool
+	// DNS has it answer DNS, at DNSAddr.
+	DNS bool
+	// Sidecars is how many sidecars of the service mesh may be registered at it.
+	Sidecars int
 	// Join makes it a client agent of that server, without data of its own. As
 	// every client agent it leaves when it is stopped, so that the catalog loses
 	// its node and services until it is back.
@@ -37,7 +41,7 @@ type ConsulOptions struct {
 
 // Consul is a single Consul server (not in -dev mode, so its data survive a
 // restart), or a client agent of one. A server's HTTP and gRPC ports and the
-// service mesh are enabled; DNS and the WAN are not.
+// service mesh are enabled; the WAN is not.
 type Consul struct {
 	lab   *Lab
 	o     ConsulOptions
@@ -48,6 +52,8 @@ type Consul struct {
 	grpc  int
 	https int
 	serf  int
+	dns   int
+	row   int // the first port of sidecars
 
 	slot
 }
@@ -67,14 +73,20 @@ func (l *Lab) ConsulWith(ctx context.Context, o ConsulOptions) (*Consul, error) 
 	if err != nil {
 		return nil, err
 	}
-	ports, err := l.freePorts(5)
+	ports, err := l.freePorts(6)
 	if err != nil {
 		return nil, err
+	}
+	row := 0
+	if o.Sidecars > 0 {
+		if row, err = l.freeRow(o.Sidecars); err != nil {
+			return nil, err
+		}
 	}
 	name := l.unique("consul")
 	c := &Consul{
 		lab: l, o: o, bin: bin, name: name, dir: filepath.Join(l.dir, name),
-		http: ports[0], grpc: ports[1], https: ports[2], serf: ports[3],
+		http: ports[0], grpc: ports[1], https: ports[2], serf: ports[3], dns: ports[5], row: row,
 	}
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("lab: %w", err)
@@ -111,6 +123,12 @@ func (c *Consul) writeConfig(server int) error {
 	}
 	if c.o.ACL {
 		config["acl"] = m{"enabled": true, "default_policy": "deny", "tokens": m{"initial_management": consulToken}}
+	}
+	if c.o.DNS {
+		ports["dns"] = c.dns
+	}
+	if c.o.Sidecars > 0 {
+		ports["sidecar_min_port"], ports["sidecar_max_port"] = c.row, c.row+c.o.Sidecars-1
 	}
 	if c.o.ScriptChecks {
 		config["enable_script_checks"] = true
@@ -157,6 +175,9 @@ func (c *Consul) Token() string {
 
 // GRPCAddr returns the address for Envoy's configuration, "127.0.0.1:port".
 func (c *Consul) GRPCAddr() string { return loopback(c.grpc) }
+
+// DNSAddr returns the address at which it answers DNS, with ConsulOptions.DNS.
+func (c *Consul) DNSAddr() string { return loopback(c.dns) }
 
 // LogFile returns the path of Consul's log.
 func (c *Consul) LogFile() string { return filepath.Join(c.dir, "consul.log") }
@@ -207,6 +228,30 @@ func (c *Consul) Put(ctx context.Context, key, value string) error {
 		err = fmt.Errorf("lab: %s: PUT %s: %s", c.name, key, out)
 	}
 	return err
+}
+
+// PutAll sets the values of many keys, sixty-four in a transaction.
+func (c *Consul) PutAll(ctx context.Context, values map[string]string) error {
+	type op struct {
+		KV struct {
+			Verb, Key string
+			Value     []byte
+		}
+	}
+	for keys := range slices.Chunk(slices.Sorted(maps.Keys(values)), 64) {
+		ops := make([]op, len(keys))
+		for i, key := range keys {
+			ops[i].KV.Verb, ops[i].KV.Key, ops[i].KV.Value = "set", key, []byte(values[key])
+		}
+		body, err := json.Marshal(ops)
+		if err != nil {
+			return fmt.Errorf("lab: %s: %w", c.name, err)
+		}
+		if _, err := c.API(ctx, http.MethodPut, "txn", string(body)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Delete removes a key, and all keys below it if it ends with a slash.

@@ -47,6 +47,15 @@ func HAProxyProgram() (string, error) { return findHAProxy() }
 // EnvoyProgram returns Envoy's path, or a [*Missing].
 func EnvoyProgram() (string, error) { return findEnvoy() }
 
+// PgbenchProgram returns the path of the pgbench of the newest PostgreSQL.
+func PgbenchProgram() (string, error) {
+	bin, err := findPostgres()
+	return filepath.Join(bin, "pgbench"), err
+}
+
+// ConsulProgram returns Consul's path, or a [*Missing].
+func ConsulProgram() (string, error) { return findConsul() }
+
 // Available returns nil if the named server can be started, else a [*Missing].
 func Available(server string) error {
 	var err error

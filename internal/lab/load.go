@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +28,11 @@ type LoadOptions struct {
 	ReadOnly bool
 	// User and Password log in; an empty User means "app", without a password.
 	User, Password string
+	// Pooler keeps to what a PgBouncer in transaction mode takes: no prepared statements.
+	Pooler bool
+	// RootCert is a file of the certificates that the server's must be signed by, for
+	// the address that is dialled (sslmode=verify-full); empty means no TLS.
+	RootCert string
 }
 
 // Op is what a sample measured.
@@ -81,6 +88,12 @@ func (l *Lab) Load(addr string, o LoadOptions) *Load {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Load{o: o, dsn: dsn(addr, o.User, o.Password), end: cancel}
+	if o.RootCert != "" {
+		d.dsn = strings.Replace(d.dsn, "sslmode=disable", "sslmode=verify-full&sslrootcert="+url.QueryEscape(o.RootCert), 1)
+	}
+	if o.Pooler {
+		d.dsn += "&default_query_exec_mode=simple_protocol"
+	}
 	l.onClose(func() error { d.Stop(); return nil })
 	for i := range o.Sessions {
 		d.work.Go(func() { d.session(ctx, i) })

@@ -105,10 +105,29 @@ func (n *Node) writeConf() error {
 		// How soon a standby tries again after its primary went away.
 		"wal_retrieve_retry_interval": "200ms",
 	}
+	if n.c.authority != nil {
+		settings["ssl"], settings["ssl_cert_file"], settings["ssl_key_file"] = "on", n.certFile(), n.keyFile()
+	}
 	maps.Copy(settings, n.c.settings)
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(settings)) {
 		fmt.Fprintf(&b, "%s = %s\n", k, quoteLiteral(settings[k]))
 	}
 	return n.c.lab.write(filepath.Join(n.DataDir(), "postgresql.conf"), b.String())
+}
+
+// The certificate lies beside the data folder, of which copies are made for others.
+func (n *Node) certFile() string { return filepath.Join(n.dir, "server.crt") }
+func (n *Node) keyFile() string  { return filepath.Join(n.dir, "server.key") }
+
+// certify gives the node a certificate for its name, its address and more names.
+func (n *Node) certify(names []string) error {
+	if n.c.authority == nil {
+		return nil
+	}
+	own, err := n.c.authority.Issue(append([]string{n.name, n.Host()}, names...)...)
+	if err != nil {
+		return err
+	}
+	return errors.Join(n.c.lab.write(n.certFile(), own.Cert), n.c.lab.write(n.keyFile(), own.Key))
 }

@@ -19,28 +19,45 @@ const (
 // reserved for this lab until Close: no other lab on the machine gets it, and
 // it lies outside the range from which the kernel takes ports for outgoing
 // connections.
-func (l *Lab) FreePort() (int, error) {
+func (l *Lab) FreePort() (int, error) { return l.freeRow(1) }
+
+// freeRow returns the first of n such ports that follow each other.
+func (l *Lab) freeRow(n int) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return 0, errors.New("lab: free port: the lab is closed")
 	}
-	last := outgoingFrom() - 1
+	last := outgoingFrom() - n
 	for range 2000 {
 		port := firstPort + rand.IntN(last-firstPort+1)
-		// An abstract socket is a lock that the kernel drops when we die.
-		lock, err := listen("unix", "@pgsteer-lab-port-"+strconv.Itoa(port))
-		if err != nil {
-			continue
+		if l.reserve(port, n) {
+			return port, nil
 		}
-		if !free(port) {
-			_ = lock.Close()
-			continue
-		}
-		l.ports[port] = lock
-		return port, nil
 	}
 	return 0, fmt.Errorf("lab: no free port between %d and %d", firstPort, last)
+}
+
+// reserve takes all of n ports from one on, or none.
+func (l *Lab) reserve(first, n int) bool {
+	var locks []net.Listener
+	for port := first; port < first+n; port++ {
+		// An abstract socket is a lock that the kernel drops when we die.
+		lock, err := listen("unix", "@pgsteer-lab-port-"+strconv.Itoa(port))
+		if err == nil {
+			locks = append(locks, lock)
+		}
+		if err != nil || !free(port) {
+			for _, lock := range locks {
+				_ = lock.Close()
+			}
+			return false
+		}
+	}
+	for i, lock := range locks {
+		l.ports[first+i] = lock
+	}
+	return true
 }
 
 // FreeAddr is FreePort as an address, "127.0.0.1:port".
