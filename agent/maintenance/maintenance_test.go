@@ -346,3 +346,39 @@ func TestHarm(t *testing.T) {
 		}
 	}
 }
+
+// What happens to sessions: other words leave it, either way to end them takes the
+// place of the other one, and it lies in the document.
+func TestSessionsOfARecord(t *testing.T) {
+	drained := Sessions{ID: "x", By: "here", Deadline: noon.Add(time.Hour), EndIdle: true, Terminate: true}
+	s, _, _ := Set{}.Start(Record{Target: n2, DrainUntil: noon.Add(time.Minute)}, noon)
+	for i, step := range []struct {
+		r    Record
+		want Record
+	}{
+		{Record{Sessions: drained}, Record{Sessions: drained}},
+		{Record{Reason: "disk"}, Record{Sessions: drained}},
+		{Record{DrainUntil: noon.Add(time.Hour)}, Record{DrainUntil: noon.Add(time.Hour)}},
+		{Record{Reason: "kernel"}, Record{DrainUntil: noon.Add(time.Hour)}},
+		{Record{Sessions: drained}, Record{Sessions: drained}},
+	} {
+		step.r.Target = n2
+		s, _, _ = s.Start(step.r, noon)
+		if r, _ := s.Get(n2); r.Sessions != step.want.Sessions || !r.DrainUntil.Equal(step.want.DrainUntil) {
+			t.Errorf("step %d: %+v", i, r)
+		}
+	}
+	text, err := s.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Decode(text)
+	if r, _ := again.Get(n2); err != nil || r.Sessions != drained {
+		t.Errorf("%v: %+v of %s", err, r, text)
+	}
+	for _, bad := range []Sessions{{ID: "x"}, {ID: "x\n", Deadline: noon}, {ID: "x", By: strings.Repeat("x", maxText+1), Deadline: noon}} {
+		if err := (Record{Target: n2, Since: noon, Sessions: bad}).Check(); err == nil {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+}

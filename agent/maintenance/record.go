@@ -74,13 +74,45 @@ type Record struct {
 	Since  time.Time `json:"since"`
 	// Until is when it ends by itself; zero: it must be ended.
 	Until time.Time `json:"until,omitzero"`
-	// DrainUntil is when sessions end that are still there; zero: they are kept.
+	// DrainUntil is when balancers end the sessions that are still there; zero: they
+	// keep them.
 	DrainUntil time.Time `json:"drain_until,omitzero"`
+	// Sessions is what happens to sessions at the node's server; zero: nothing.
+	// Balancers then keep theirs, so that clients hear the server's own word.
+	Sessions Sessions `json:"sessions,omitzero"`
 	// EndedAt is when somebody ended it; zero: nobody did.
 	EndedAt time.Time `json:"ended_at,omitzero"`
 	EndedBy string    `json:"ended_by,omitempty"`
 	// Revision grows with each change of the target's record, see newer.
 	Revision int64 `json:"revision"`
+}
+
+// Sessions is a drain at a node's server: wait for transactions, then end what is
+// to be ended. One agent does it, and has what became of it.
+type Sessions struct {
+	// ID is the drain's; the agent that has it in its own file does it.
+	ID string `json:"id"`
+	// By is the host of that agent, for people.
+	By string `json:"by,omitempty"`
+	// Deadline is when the waiting is over.
+	Deadline time.Time `json:"deadline"`
+	// EndIdle: sessions between two transactions end while others are waited for.
+	EndIdle bool `json:"end_idle,omitempty"`
+	// Terminate: at the deadline the rest ends.
+	Terminate bool `json:"terminate,omitempty"`
+}
+
+// Check refuses what no release would have written.
+func (s Sessions) Check() error {
+	switch {
+	case s == Sessions{}:
+		return nil
+	case len(s.ID) > maxText || len(s.By) > maxText || strings.ContainsFunc(s.ID+s.By, unicode.IsControl):
+		return errors.New("a drain whose name cannot be")
+	case s.Deadline.IsZero():
+		return errors.New("a drain without its deadline")
+	}
+	return nil
 }
 
 // Active reports whether the target is out at a moment.
@@ -119,7 +151,7 @@ func (r Record) Check() error {
 	case !r.Until.IsZero() && !r.Until.After(r.Since):
 		return errors.New("a record that ends before it begins")
 	}
-	return nil
+	return r.Sessions.Check()
 }
 
 // revision is the number of the next change after one: larger than it, and by the

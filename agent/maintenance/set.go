@@ -156,15 +156,16 @@ func (s Set) Start(r Record, now time.Time) (next Set, before Record, changed bo
 		before, k.foreign = s.records[i].Record, s.records[i].foreign
 	}
 	if before.Active(now) {
-		if r.Reason == "" && r.Until.IsZero() && r.DrainUntil.IsZero() {
+		silent := r.DrainUntil.IsZero() && r.Sessions == Sessions{} // about what happens to sessions
+		if r.Reason == "" && r.Until.IsZero() && silent {
 			return s, before, false
 		}
 		k.Since, k.Reason, k.Who = before.Since, cmp.Or(r.Reason, before.Reason), cmp.Or(r.Who, before.Who)
 		if r.Until.IsZero() {
 			k.Until = before.Until
 		}
-		if r.DrainUntil.IsZero() {
-			k.DrainUntil = before.DrainUntil
+		if silent {
+			k.DrainUntil, k.Sessions = before.DrainUntil, before.Sessions
 		}
 	}
 	k.Revision = revision(before.Revision, now)

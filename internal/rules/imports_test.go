@@ -31,6 +31,7 @@ var may = map[string][]string{
 	"agent/status":      {"agent/topology", "agent/latest", "agent/near"},
 	"agent/statefile":   {},
 	"agent/maintenance": {"agent/topology", "agent/statefile"},
+	"agent/drain":       {"agent/topology", "agent/statefile", "agent/maintenance"},
 	"agent/admin":       {"agent/topology", "agent/latest", "agent/maintenance", "agent/drain"},
 	"agent/systemd":     {},
 	"agent/doctor":      {"agent/topology", "agent/config", "agent/haproxycli", "agent/haproxycfg", "agent/preflight", "agent/consulinit", "watchers/consul", "agent/drain", "watchers/pgautofailover"},

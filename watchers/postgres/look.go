@@ -12,6 +12,7 @@ import (
 type Look struct {
 	door *door
 	pg   *pgconn.PgConn
+	link *link
 }
 
 // Login logs in once, as a prober with these options would, and says in a prober's
@@ -22,18 +23,34 @@ func Login(ctx context.Context, o Options) (*Look, *topology.Failure) {
 		return nil, o.failure(topology.FailLocal, err.Error())
 	}
 	d := newDoor(&o, o.Address, func() {})
-	pg, _, f := d.login(ctx, o.LoginTimeout)
+	pg, l, f := d.login(ctx, o.LoginTimeout)
 	if f != nil {
 		d.conns.part()
 		return nil, f
 	}
-	return &Look{d, pg}, nil
+	return &Look{d, pg, l}, nil
 }
 
 // Value asks a question whose answer is one row of one column.
-func (l *Look) Value(ctx context.Context, sql string) (string, error) {
-	b, err := one(l.pg.ExecParams(ctx, sql, nil, nil, nil, nil))
+func (l *Look) Value(ctx context.Context, sql string) (string, error) { return l.Ask(ctx, sql) }
+
+// Ask is Value for a question with parameters, $1 and so on.
+func (l *Look) Ask(ctx context.Context, sql string, args ...string) (string, error) {
+	values := make([][]byte, len(args))
+	for i, a := range args {
+		values[i] = []byte(a)
+	}
+	b, err := one(l.pg.ExecParams(ctx, sql, values, nil, nil, nil))
 	return string(b), err
+}
+
+// Probe asks what a prober asks, in this session.
+func (l *Look) Probe() (topology.Probe, error) {
+	s, err := newSession(l.pg, l.link, l.door.o.QueryTimeout)
+	if err != nil {
+		return topology.Probe{}, err
+	}
+	return s.full()
 }
 
 // Close ends the session so that PostgreSQL logs nothing.

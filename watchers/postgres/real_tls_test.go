@@ -1,20 +1,13 @@
 package postgres
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/internal/lab"
@@ -85,28 +78,23 @@ func overTLS(t *testing.T, n *lab.Node) bool {
 // useTLS gives a running node a certificate.
 func useTLS(t *testing.T, n *lab.Node) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ca, err := lab.NewAuthority()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	own, err := ca.Issue(n.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ownFile(t, n, "server.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	ownFile(t, n, "server.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+	ownFile(t, n, "server.crt", own.Cert)
+	ownFile(t, n, "server.key", own.Key)
 	if err := n.Exec(t.Context(), "ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()"); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // ownFile writes a file that belongs to the server's account.
-func ownFile(t *testing.T, n *lab.Node, name string, text []byte) {
+func ownFile(t *testing.T, n *lab.Node, name, text string) {
 	t.Helper()
 	info, err := os.Stat(n.DataDir())
 	if err != nil {
@@ -114,7 +102,7 @@ func ownFile(t *testing.T, n *lab.Node, name string, text []byte) {
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	path := filepath.Join(n.DataDir(), name)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chown(path, int(owner.Uid), int(owner.Gid)); err != nil || !ok {
