@@ -30,6 +30,8 @@ var may = map[string][]string{
 	"agent/runtimeapi":  {"agent/topology", "agent/latest", "agent/haproxycli", "agent/haproxycfg"},
 	"agent/status":      {"agent/topology", "agent/latest", "agent/near"},
 	"agent/statefile":   {},
+	"agent/pgbouncer":   {"agent/topology", "agent/latest", "agent/statefile"},
+	"agent/switchover":  {"agent/topology", "agent/latest"},
 	"agent/maintenance": {"agent/topology", "agent/statefile"},
 	"agent/drain":       {"agent/topology", "agent/statefile", "agent/maintenance"},
 	"agent/admin":       {"agent/topology", "agent/latest", "agent/maintenance", "agent/drain"},

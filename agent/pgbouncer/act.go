@@ -1,0 +1,204 @@
+package pgbouncer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Order is what an operator wants of databases of one PgBouncer.
+type Order struct {
+	Action Action `json:"-"`
+	// Databases are those that are meant; empty: all that are configured.
+	Databases []string `json:"databases,omitempty"`
+	// For ends a pause by itself; empty: 10 s. It is 5 min at most.
+	For string `json:"for,omitempty"`
+}
+
+// Action is what is done to a database.
+type Action string
+
+// The actions. Pause ends by itself; Kill ends all sessions and lets clients come anew.
+const (
+	Pause     Action = "pause"
+	Resume    Action = "resume"
+	Disable   Action = "disable"
+	Enable    Action = "enable"
+	Kill      Action = "kill"
+	Reconnect Action = "reconnect"
+	Reload    Action = "reload" // of PgBouncer as a whole
+)
+
+// How long an operator's pause lasts, and may last.
+const (
+	pauseFor  = 10 * time.Second
+	pauseMost = 5 * time.Minute
+)
+
+// Act carries an order out, and returns the databases that it was for. After an error
+// some of it may be done; what was paused is resumed all the same.
+func (c *Control) Act(ctx context.Context, name string, o Order) ([]string, error) {
+	b := c.bouncers[name]
+	if b == nil {
+		return nil, fmt.Errorf("there is no PgBouncer %s", name)
+	}
+	var known []string
+	for _, e := range b.Databases {
+		known = append(known, e.Name)
+	}
+	names := o.Databases
+	if len(names) == 0 {
+		names = known
+	}
+	for _, n := range names {
+		if !slices.Contains(known, n) {
+			return nil, fmt.Errorf("PgBouncer %s has no database %q; there are: %s", name, n, strings.Join(known, " "))
+		}
+	}
+	defer b.nudge()
+	switch o.Action {
+	case Pause:
+		return names, b.pauseFor(ctx, names, o.For)
+	case Resume:
+		b.mu.Lock()
+		for _, n := range names {
+			delete(b.held, n)
+		}
+		b.mu.Unlock()
+		return names, b.resume(ctx, names)
+	case Kill:
+		return names, b.kill(ctx, names)
+	case Reconnect:
+		return names, b.reconnect(ctx, names)
+	case Reload:
+		return known, b.do(ctx, func(ctx context.Context, c *console) error { return c.send(ctx, "RELOAD") })
+	case Disable, Enable:
+		commands := make([]string, len(names))
+		for i, n := range names {
+			commands[i] = strings.ToUpper(string(o.Action)) + " " + quoted(n)
+		}
+		return names, b.do(ctx, func(ctx context.Context, c *console) error { return c.send(ctx, commands...) })
+	}
+	return nil, fmt.Errorf("there is no action %q; there are: %s", o.Action, strings.Join(actions(), " "))
+}
+
+func actions() (all []string) {
+	for _, a := range []Action{Pause, Resume, Disable, Enable, Kill, Reconnect, Reload} {
+		all = append(all, string(a))
+	}
+	return all
+}
+
+// pauseFor pauses databases for a time, after which they are resumed like all that
+// nothing holds.
+func (b *bouncer) pauseFor(ctx context.Context, names []string, text string) error {
+	limit := pauseFor
+	if text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil || d <= 0 || d > pauseMost {
+			return fmt.Errorf("%q is no time such as 10s, of at most %s; nothing was paused", text, pauseMost)
+		}
+		limit = d
+	}
+	if err := b.c.enter(); err != nil {
+		return err
+	}
+	defer b.c.holds.Done()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	stop := context.AfterFunc(b.c.running, cancel)
+	defer stop()
+	there, err := b.present(ctx)
+	if err != nil {
+		return err
+	}
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return there[n].Paused })
+	if err := b.hold(names, there); err != nil {
+		return err
+	}
+	free := func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, n := range names {
+			delete(b.held, n)
+		}
+		b.nudge()
+	}
+	end := time.AfterFunc(limit, free)
+	for _, n := range names {
+		if err := b.pauseOne(ctx, n); err != nil {
+			end.Stop()
+			free()
+			return errors.Join(err, b.resume(context.WithoutCancel(ctx), names))
+		}
+	}
+	b.count("pauses", len(names))
+	return nil
+}
+
+// kill ends every session of databases, of clients and at servers, and lets clients
+// come anew: KILL pauses, so RESUME is in the same packet, but where somebody else
+// had paused.
+func (b *bouncer) kill(ctx context.Context, names []string) error {
+	there, err := b.present(ctx)
+	if err != nil {
+		return err
+	}
+	var commands, ours []string
+	for _, n := range names {
+		commands = append(commands, "KILL "+quoted(n))
+		if !there[n].Paused {
+			ours = append(ours, n)
+			commands = append(commands, "RESUME "+quoted(n))
+		}
+	}
+	if err := b.c.begin().pause(b.Name, ours, b.c.o.Now().Wall); err != nil {
+		return err
+	}
+	err = b.do(ctx, func(ctx context.Context, c *console) error { return c.send(ctx, commands...) })
+	return errors.Join(err, b.resume(ctx, ours))
+}
+
+// maxBody is far above what an order needs.
+const maxBody = 64 << 10
+
+// Serve carries out an order of somebody who may: POST with the names of the PgBouncer
+// and of the action in the path, and an Order. who is for the audit.
+func (c *Control) Serve(w http.ResponseWriter, r *http.Request, who ...any) {
+	// The server's limits are for short answers, and a pause takes until the last
+	// transaction has ended. A writer without deadlines needs none lifted.
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{})
+	_ = control.SetWriteDeadline(time.Time{})
+	o := Order{Action: Action(r.PathValue("action"))}
+	b, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
+	if err == nil && len(strings.TrimSpace(string(b))) > 0 {
+		d := json.NewDecoder(strings.NewReader(string(b)))
+		d.DisallowUnknownFields()
+		err = d.Decode(&o)
+	}
+	code := http.StatusBadRequest
+	var names []string
+	var answer any
+	if err == nil {
+		code = http.StatusConflict
+		names, err = c.Act(r.Context(), r.PathValue("bouncer"), o)
+	}
+	log := c.o.Logger.With(append([]any{"pgbouncer", r.PathValue("bouncer"), "databases", names, "for", o.For}, who...)...)
+	if err != nil {
+		log.Warn("order to PgBouncer", "audit", string(o.Action)+" failed", "err", err)
+		answer = map[string]string{"error": err.Error()}
+	} else {
+		log.Info("order to PgBouncer", "audit", string(o.Action))
+		code, answer = http.StatusOK, map[string]any{"status": string(o.Action) + " done", "databases": names}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(answer)
+}

@@ -1,0 +1,169 @@
+package pgbouncer
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/lab"
+	"github.com/pgsteer/pgsteer/internal/lab/labtest"
+)
+
+// A real PgBouncer, over its socket and over TCP with a password: what each order does
+// to a client, and that a transaction which does not end is left alone by a hold.
+func TestRealPgBouncer(t *testing.T) {
+	l := labtest.ForTest(t, lab.NeedPostgres, lab.NeedPgBouncer)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cluster, err := l.Cluster(ctx, lab.ClusterOptions{Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := l.PgBouncer(ctx, lab.PgBouncerOptions{Node: cluster.Node("n1"), Settings: map[string]string{"pool_mode": "transaction"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, address := range map[string]string{"socket": b.Socket(), "TCP": b.Addr()} {
+		t.Run(name, func(t *testing.T) {
+			r := &realRig{t: t, ctx: ctx, at: b.Addr()}
+			stop := r.run(Login{Address: address, User: lab.PgBouncerAdmin, Password: b.AdminPassword})
+			r.client = r.enter()
+			r.disabled()
+			r.paused()
+			r.busy()
+			r.killed()
+			stop()
+			if s := r.c.Status()[0]; s.Err != nil || s.Counters["failed"] != 1 || len(s.Paused) > 0 {
+				t.Errorf("at the end the status is %+v", s)
+			}
+		})
+	}
+}
+
+// realRig is a client of a PgBouncer that a Control speaks to.
+type realRig struct {
+	t      *testing.T
+	ctx    context.Context //nolint:containedctx // of the test
+	at     string          // where clients come
+	c      *Control
+	client *pgx.Conn
+}
+
+func (r *realRig) run(login Login) (stop func()) {
+	r.t.Helper()
+	var err error
+	r.c, err = New(Options{
+		Bouncers: []Bouncer{{Name: "edge", Login: login, Databases: []Entry{{"postgres", "main", topology.ModeWrite}}}},
+		Views:    new(latest.Map[string, topology.View]), Now: topology.NewTicker(time.Now),
+		Path: filepath.Join(r.t.TempDir(), "pgbouncer.json"), Recheck: 20 * time.Millisecond,
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(r.ctx)
+	done := make(chan error, 1)
+	go func() { done <- r.c.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
+func (r *realRig) dial() (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, 10*time.Second)
+	defer cancel()
+	return pgx.Connect(ctx, "postgres://"+lab.AppUser+"@"+r.at+"/postgres?sslmode=disable&default_query_exec_mode=simple_protocol")
+}
+
+// enter is a new client that is served.
+func (r *realRig) enter() *pgx.Conn {
+	r.t.Helper()
+	c, err := r.dial()
+	if err == nil {
+		err = r.says(c, "SELECT 1")
+	}
+	if err != nil {
+		r.t.Fatalf("a new client: %v", err)
+	}
+	return c
+}
+
+func (r *realRig) says(c *pgx.Conn, sql string) error {
+	ctx, cancel := context.WithTimeout(r.ctx, 20*time.Second)
+	defer cancel()
+	_, err := c.Exec(ctx, sql)
+	return err
+}
+
+func (r *realRig) order(a Action) {
+	r.t.Helper()
+	if _, err := r.c.Act(r.ctx, "edge", Order{Action: a}); err != nil {
+		r.t.Fatalf("%s: %v", a, err)
+	}
+}
+
+// disabled: nobody new comes in, who is there goes on, also through a reconnect.
+func (r *realRig) disabled() {
+	r.t.Helper()
+	r.order(Disable)
+	if other, err := r.dial(); err == nil {
+		_ = other.Close(r.ctx)
+		r.t.Error("a new client came in although the database is disabled")
+	}
+	for _, a := range []Action{Reconnect, Enable, Reload} {
+		r.order(a)
+		if err := r.says(r.client, "SELECT 1"); err != nil {
+			r.t.Errorf("a client that is there, after %s: %v", a, err)
+		}
+	}
+}
+
+// paused: clients wait.
+func (r *realRig) paused() {
+	r.t.Helper()
+	r.order(Pause)
+	waits := make(chan error, 1)
+	go func() { waits <- r.says(r.client, "SELECT 1") }()
+	select {
+	case err := <-waits:
+		r.t.Fatalf("a client did not wait: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	r.order(Resume)
+	if err := <-waits; err != nil {
+		r.t.Errorf("after RESUME: %v", err)
+	}
+}
+
+// busy: a transaction that runs keeps a hold from being complete, and outlives it.
+func (r *realRig) busy() {
+	r.t.Helper()
+	if err := r.says(r.client, "BEGIN"); err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, 300*time.Millisecond)
+	defer cancel()
+	if _, err := r.c.Hold(ctx, "main"); err == nil {
+		r.t.Error("a hold is complete although a transaction runs")
+	}
+	if err := r.says(r.client, "COMMIT"); err != nil {
+		r.t.Errorf("the transaction that a hold waited for: %v", err)
+	}
+}
+
+// killed: sessions end, and clients come anew.
+func (r *realRig) killed() {
+	r.t.Helper()
+	r.order(Kill)
+	if err := r.says(r.client, "SELECT 1"); err == nil {
+		r.t.Error("a client outlived KILL")
+	}
+	_ = r.enter().Close(r.ctx)
+}

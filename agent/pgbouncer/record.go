@@ -1,0 +1,152 @@
+package pgbouncer
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/statefile"
+)
+
+// Paused is a database that was paused here, or is about to be.
+type Paused struct {
+	Bouncer  string    `json:"bouncer"`
+	Database string    `json:"database"`
+	Since    time.Time `json:"since"`
+}
+
+// saved is the file of a record.
+type saved struct {
+	Paused []Paused `json:"paused"`
+	// Turned is the writer for which a bouncer's databases of a cluster were
+	// reconnected last, by bouncer and cluster.
+	Turned map[string]map[string]string `json:"turned,omitempty"`
+}
+
+// record is what must outlive this process: what was paused, on the disk before it is.
+type record struct {
+	path string
+
+	mu      sync.Mutex // guards everything below, and the file
+	now     saved
+	foreign map[string]json.RawMessage
+}
+
+// openRecord reads the file. One that cannot be used is set aside, and the error says
+// so; the record then begins empty.
+func openRecord(path string) (*record, error) {
+	r := &record{path: path}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &r.now)
+	}
+	if err == nil {
+		r.foreign, err = statefile.Foreign(b, new(saved))
+	}
+	if err != nil {
+		r.now = saved{}
+		aside, err2 := statefile.SetAside(path)
+		return r, errors.Join(fmt.Errorf("%s cannot be used, so it is not known which databases of PgBouncers were paused; look at SHOW DATABASES, the file is now %s: %w",
+			path, aside, err), err2)
+	}
+	return r, nil
+}
+
+// paused are the databases of a bouncer that were paused here.
+func (r *record) paused(bouncer string) (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.now.Paused {
+		if p.Bouncer == bouncer {
+			names = append(names, p.Database)
+		}
+	}
+	return names
+}
+
+// strangers are those of bouncers that are not configured.
+func (r *record) strangers(known map[string]*bouncer) (all []Paused) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.now.Paused {
+		if known[p.Bouncer] == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// pause notes databases. After an error nothing is noted and nothing may be paused.
+func (r *record) pause(bouncer string, names []string, at time.Time) error {
+	return r.change(func(s *saved) {
+		s.Paused = without(s.Paused, bouncer, names)
+		for _, n := range names {
+			s.Paused = append(s.Paused, Paused{Bouncer: bouncer, Database: n, Since: at})
+		}
+	})
+}
+
+// resumed strikes databases off.
+func (r *record) resumed(bouncer string, names []string) error {
+	return r.change(func(s *saved) { s.Paused = without(s.Paused, bouncer, names) })
+}
+
+func without(all []Paused, bouncer string, names []string) []Paused {
+	return slices.DeleteFunc(slices.Clone(all), func(p Paused) bool {
+		return p.Bouncer == bouncer && slices.Contains(names, p.Database)
+	})
+}
+
+// turnedTo is the writer to which a bouncer's databases of a cluster were turned
+// last, "" for none.
+func (r *record) turnedTo(bouncer, cluster string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now.Turned[bouncer][cluster]
+}
+
+// turned notes that they were turned. An error costs one more RECONNECT after a restart.
+func (r *record) turned(bouncer, cluster, writer string) error {
+	return r.change(func(s *saved) {
+		turned := make(map[string]map[string]string)
+		for b, clusters := range s.Turned {
+			turned[b] = make(map[string]string)
+			maps.Copy(turned[b], clusters)
+		}
+		if turned[bouncer] == nil {
+			turned[bouncer] = make(map[string]string)
+		}
+		turned[bouncer][cluster] = writer
+		s.Turned = turned
+	})
+}
+
+// change writes the file and only then takes the change over.
+func (r *record) change(to func(*saved)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := r.now
+	to(&next)
+	slices.SortFunc(next.Paused, func(a, b Paused) int {
+		return cmp.Or(cmp.Compare(a.Bouncer, b.Bouncer), cmp.Compare(a.Database, b.Database))
+	})
+	b, err := statefile.Encode(next, r.foreign)
+	if err == nil {
+		err = statefile.Write(r.path, b)
+	}
+	if err != nil {
+		return fmt.Errorf("note which databases of PgBouncers are paused: %w", err)
+	}
+	r.now = next
+	return nil
+}
