@@ -40,6 +40,7 @@ var may = map[string][]string{
 	"agent/tap":         {"agent/topology", "agent/config"},
 	"agent/record":      {"agent/topology", "agent/config", "agent/simulate", "agent/tap"},
 	// What is published goes over the client of the watchers, by their rules.
+	"agent/mesh": {"agent/topology", "agent/latest", "watchers", "watchers/consul"},
 	// What Consul needs once is of the configuration, and of what is published.
 	"watchers":          {"agent/topology"},
 	"watchers/consul":   {"agent/topology", "watchers"},

@@ -33,7 +33,13 @@ func (c *Client) trees(ctx context.Context, mode Consistency, prefixes []string)
 	if err != nil {
 		return nil, nil, err
 	}
-	req, err := c.txnRequest(q, prefixes)
+	ops := make(api.TxnOps, 0, len(prefixes))
+	for _, p := range prefixes {
+		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{
+			Verb: api.KVGetTree, Key: p, Namespace: c.tenant.namespace, Partition: c.tenant.partition,
+		}})
+	}
+	req, err := c.txnRequest(q, ops)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -43,8 +49,7 @@ func (c *Client) trees(ctx context.Context, mode Consistency, prefixes []string)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024)) // of no use but for the error's text
-		return nil, nil, api.StatusError{Code: resp.StatusCode, Body: string(text)}
+		return nil, nil, statusError(resp)
 	}
 	var answer struct {
 		Results []struct {
@@ -66,17 +71,23 @@ func (c *Client) trees(ctx context.Context, mode Consistency, prefixes []string)
 	return pairs, meta, nil
 }
 
-// txnRequest asks for the trees with the options of one read.
-func (c *Client) txnRequest(q *api.QueryOptions, prefixes []string) (*http.Request, error) {
-	ops := make(api.TxnOps, 0, len(prefixes))
-	for _, p := range prefixes {
-		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{
-			Verb: api.KVGetTree, Key: p, Namespace: c.tenant.namespace, Partition: c.tenant.partition,
-		}})
-	}
-	body, err := json.Marshal(ops)
+// statusError reads an answer that is none.
+func statusError(resp *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024)) // of no use but for the error's text
+	return api.StatusError{Code: resp.StatusCode, Body: string(text)}
+}
+
+// txnRequest asks for a transaction with the options of one read.
+func (c *Client) txnRequest(q *api.QueryOptions, ops api.TxnOps) (*http.Request, error) {
+	return c.request(q, http.MethodPut, "/v1/txn", ops)
+}
+
+// request asks what the library does not, or answers with less, with the options of
+// one read.
+func (c *Client) request(q *api.QueryOptions, method, path string, what any) (*http.Request, error) {
+	body, err := json.Marshal(what)
 	if err != nil {
-		return nil, fmt.Errorf("writing down a transaction: %w", err)
+		return nil, fmt.Errorf("writing down a request for %s: %w", path, err)
 	}
 	query := url.Values{}
 	if q.AllowStale {
@@ -90,8 +101,8 @@ func (c *Client) txnRequest(q *api.QueryOptions, prefixes []string) (*http.Reque
 			query.Set(key, value)
 		}
 	}
-	u := url.URL{Scheme: c.ep.scheme, Host: c.ep.host, Path: c.ep.prefix + "/v1/txn", RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(q.Context(), http.MethodPut, u.String(), bytes.NewReader(body))
+	u := url.URL{Scheme: c.ep.scheme, Host: c.ep.host, Path: c.ep.prefix + path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(q.Context(), method, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("asking %s: %w", c.ep.display, err)
 	}

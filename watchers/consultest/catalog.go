@@ -17,6 +17,9 @@ type Service struct {
 	ServiceAddress string // empty: the node's counts
 	ServicePort    int
 	ServiceMeta    map[string]string
+	ServiceWeights Weights `json:",omitzero"`
+	// ServiceEnableTagOverride lets others change the tags.
+	ServiceEnableTagOverride bool `json:",omitzero"`
 
 	CreateIndex, ModifyIndex uint64
 }
@@ -76,6 +79,7 @@ func (a *Agent) deregister(node, id string) {
 			continue
 		}
 		delete(a.services, key)
+		a.dropChecks(key)
 		a.catalog.last, a.catalog.of[s.ServiceName] = a.index, a.index
 		if len(a.instances(s.ServiceName)) == 0 {
 			a.catalog.extinct = a.index

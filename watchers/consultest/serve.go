@@ -82,6 +82,9 @@ func (a *Agent) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch service, ok := strings.CutPrefix(r.Path, "/catalog/service/"); {
 	case ok:
 		return a.read(req, question{r, f, func() find { return a.lookupService(service, f) }})
+	case strings.HasPrefix(r.Path, "/health/service/"):
+		name := strings.TrimPrefix(r.Path, "/health/service/")
+		return a.read(req, question{r, f, func() find { return a.lookupHealth(name, f) }})
 	case r.Method == http.MethodGet && strings.HasPrefix(r.Path, "/kv/"):
 		return a.read(req, question{r, f, func() find { return a.lookupKeys(r, f) }})
 	case r.Path == "/txn":

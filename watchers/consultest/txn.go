@@ -18,6 +18,9 @@ func (a *Agent) txn(req *http.Request, r Request, f Fault) (*http.Response, erro
 	if err := later(req.Context(), f.Delay); err != nil {
 		return nil, err
 	}
+	if ops, is := commitsOf(r.Body); is {
+		return a.commit(req, ops), nil
+	}
 	trees, err := treesOf(r.Body)
 	switch {
 	case err != nil:

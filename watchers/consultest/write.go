@@ -9,7 +9,7 @@ import (
 )
 
 // errUnserved says that a request is beyond this fake.
-var errUnserved = errors.New("consultest serves transactions of get-tree only")
+var errUnserved = errors.New("consultest serves transactions of get-tree, and of check-session with writes to the catalog, only")
 
 // command serves everything but reads of the store: PUT and DELETE of keys with
 // acquire, release and cas, and the life of sessions.
@@ -27,6 +27,8 @@ func (a *Agent) command(req *http.Request, r Request) *http.Response {
 		return a.touchSession(req, strings.TrimPrefix(r.Path, "/session/"))
 	case r.Path == "/catalog/register" || r.Path == "/catalog/deregister":
 		return a.catalogCommand(req, r)
+	case strings.HasPrefix(r.Path, "/agent/"):
+		return a.agentCommand(req, r)
 	case r.Path == "/status/leader":
 		return a.ok(req, "127.0.0.1:8300")
 	}

@@ -1,0 +1,23 @@
+// Package mesh publishes decisions into Consul: one service a cluster, one
+// instance a node, with tags, meta and weights that say its role and a check that
+// says whether it takes new sessions, so that DNS, prepared queries and the
+// service mesh route by role.
+//
+// Guarantees:
+//
+//   - At most one instance that this package writes has the tag primary, and a
+//     node whose writer role is decided away loses the tag, whatever else is unknown
+//     of it. External: both in one transaction. Local: each host speaks for its own
+//     node alone, so there may be a moment with two.
+//   - What is not decided is not written: undecided nodes, views that are no longer
+//     valid and a cluster without any node leave what stands. A node that has left
+//     the cluster is critical first and deregistered later.
+//   - External: every write is one transaction with a check of the publisher's lock,
+//     so a publisher that has lost it cannot write. The lock is free again within
+//     twice the session's TTL after a publisher died, and at once when it stopped.
+//   - The same decision gives the same bodies on every agent. Nothing is written
+//     that stands already; what somebody else changed, or an agent forgot, is
+//     written again, at a bounded rate.
+//   - Only instances whose ID begins with pgsteer: are ever touched.
+//   - Ending leaves everything as it stands, but for the lock.
+package mesh

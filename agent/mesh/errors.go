@@ -1,0 +1,38 @@
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/pgsteer/pgsteer/watchers"
+)
+
+// failure words the error of a request. What failed is tried again after retryMost at
+// the latest.
+func failure(o *Options, doing string, err error) error {
+	return fmt.Errorf("%s; tried again within %s", o.Client.Failure(doing, err, o.Timeout).Text, retryMost)
+}
+
+// errLost says that the lock is another's.
+var errLost = errors.New("this agent has lost the lock of the cluster, nothing was written")
+
+// isLockError tells the refusal of a transaction by the check of the lock, its first
+// operation.
+func isLockError(e *api.TxnError) bool {
+	return e.OpIndex == 0 && strings.Contains(e.What, "session")
+}
+
+// refused words why Consul did nothing of a transaction.
+func refused(errs api.TxnErrors) error {
+	return fmt.Errorf("the transaction is refused: operation %d: %s", errs[0].OpIndex, watchers.Clip(errs[0].What))
+}
+
+// isMissing tells the answer of a Consul agent that does not know something.
+func isMissing(err error) bool {
+	status, ok := errors.AsType[api.StatusError](err)
+	return ok && status.Code == http.StatusNotFound
+}

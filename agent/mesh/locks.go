@@ -1,0 +1,333 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
+	"github.com/pgsteer/pgsteer/watchers/consul"
+)
+
+// How the locks are kept.
+const (
+	locksEvery  = time.Second // at least, between looks at what is to be done
+	unfitFor    = 5 * time.Second
+	leaveWithin = 2 * time.Second
+	// lockDelay is the shortest that Consul takes for another than its default of 15 s.
+	// It need not protect from the holder of before: each write checks the lock.
+	lockDelay = time.Millisecond
+)
+
+// lock is one cluster's, as it is known here.
+type lock struct {
+	key    string
+	nudge  watchers.Nudge // of who waits for the lock
+	fit    bool           // this agent could publish
+	unfit  topology.Mono  // since when it could not
+	held   bool
+	holder string // who holds it by the store's last word, "" while it is free
+	by     string // the session of the holder
+}
+
+// locks keeps one session, and with it the lock of every cluster that this agent
+// publishes. One goroutine, that of run, talks to Consul.
+type locks struct {
+	o     *Options
+	log   *slog.Logger
+	watch *consul.Watch[map[string]holding]
+	wake  watchers.Nudge
+
+	mu      sync.Mutex // guards everything below
+	all     map[string]*lock
+	session string
+	renewed topology.Mono
+	heard   bool // the store has told who holds what
+	err     error
+	deaf    error // why the store does not tell who holds what
+}
+
+// holding is a key of a lock.
+type holding struct{ session, name string }
+
+func newLocks(o *Options) *locks {
+	k := &locks{o: o, log: o.Logger, wake: watchers.NewNudge(), all: make(map[string]*lock)}
+	k.watch = consul.NewWatch(consul.WatchOptions[map[string]holding]{
+		Client: o.Client, What: "locks " + o.KeyPrefix, Every: 200 * time.Millisecond, Now: o.Now, Logger: o.Logger,
+		Query: k.query, Equal: maps.Equal[map[string]holding, map[string]holding],
+		Empty: func(m map[string]holding) bool { return len(m) == 0 }, Deliver: k.deliver,
+	})
+	return k
+}
+
+func (k *locks) query(_ context.Context, q *api.QueryOptions) (map[string]holding, *api.QueryMeta, error) {
+	pairs, meta, err := k.o.Client.KV().List(k.o.KeyPrefix, q)
+	out := make(map[string]holding, len(pairs))
+	for _, p := range pairs {
+		if p.Session != "" {
+			out[p.Key] = holding{p.Session, string(p.Value)}
+		}
+	}
+	return out, meta, err
+}
+
+// add makes the lock of a cluster known; nudge is set when it comes or goes.
+func (k *locks) add(cluster, key string, nudge watchers.Nudge) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.all[cluster] = &lock{key: k.o.KeyPrefix + key, nudge: nudge}
+}
+
+// hold returns the session that holds the lock of a cluster for this agent, "" when
+// another agent has it or nobody, with the other one's name. fit says that this
+// agent could publish the cluster; one that cannot leaves the lock to others.
+func (k *locks) hold(cluster string, fit bool) (session, other string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.all[cluster]
+	if fit != l.fit {
+		l.fit = fit
+		if l.unfit = 0; !fit {
+			l.unfit = k.o.Now().Mono
+		}
+		k.wake.Set()
+	}
+	if !l.held {
+		return "", l.holder
+	}
+	return k.session, ""
+}
+
+// lost notes that Consul does not know the lock as this agent's. It may be again.
+func (k *locks) lost(cluster string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.all[cluster].held = false
+	k.watch.Restart()
+	k.wake.Set()
+}
+
+// trouble is what keeps the locks from being kept, nil when nothing does.
+func (k *locks) trouble() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return errors.Join(k.err, k.deaf)
+}
+
+// deliver takes over what the store says of the locks.
+func (k *locks) deliver(r consul.Result[map[string]holding]) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case r.Failure != nil: // a lock that is held is checked by each write
+		k.deaf = errors.New(r.Failure.Text)
+		return
+	case r.Unsure != "": // a sure answer follows
+		return
+	}
+	k.heard, k.deaf = true, nil
+	for _, l := range k.all {
+		h := r.Value[l.key]
+		if l.holder, l.by = h.name, h.session; h.session != "" && h.name == "" {
+			l.holder = "session " + h.session
+		}
+		l.set(h.session != "" && h.session == k.session)
+	}
+	k.wake.Set()
+}
+
+// set needs locks.mu.
+func (l *lock) set(held bool) {
+	if l.held != held {
+		l.held = held
+		l.nudge.Set()
+	}
+}
+
+// run keeps the session and takes and leaves locks until ctx ends, then leaves all.
+func (k *locks) run(ctx context.Context) {
+	var watching sync.WaitGroup
+	watching.Go(func() { k.watch.Run(ctx) })
+	defer watching.Wait()
+	defer k.leave()
+	tick := time.NewTicker(locksEvery)
+	defer tick.Stop()
+	for {
+		err := k.turn(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		k.note(err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-k.wake.C():
+			if err != nil {
+				continueAt(ctx, tick)
+			}
+		}
+	}
+}
+
+// continueAt waits for the next tick: what failed is not tried more often.
+func continueAt(ctx context.Context, tick *time.Ticker) {
+	select {
+	case <-ctx.Done():
+	case <-tick.C:
+	}
+}
+
+func (k *locks) note(err error) {
+	k.mu.Lock()
+	before := k.err
+	k.err = err
+	k.mu.Unlock()
+	switch {
+	case err != nil && before == nil:
+		k.log.Warn("the locks of publishers cannot be kept, what stands in Consul stays; trying again every second", "err", err)
+	case err == nil && before != nil:
+		k.log.Info("the locks of publishers are kept again")
+		k.watch.Restart() // it may be pausing for long
+	}
+}
+
+// turn does what is due.
+func (k *locks) turn(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, k.o.Timeout)
+	defer cancel()
+	if err := k.keepSession(ctx); err != nil {
+		return err
+	}
+	for _, cluster := range k.clusters() {
+		if err := k.settle(ctx, cluster); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *locks) clusters() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Keys(k.all))
+}
+
+// keepSession renews the session, or makes one as soon as a cluster needs it.
+func (k *locks) keepSession(ctx context.Context) error {
+	k.mu.Lock()
+	session, due := k.session, k.o.Now().Mono.Sub(k.renewed) >= k.o.SessionTTL/3
+	needed := slices.ContainsFunc(slices.Collect(maps.Values(k.all)), func(l *lock) bool { return l.fit })
+	k.mu.Unlock()
+	w, err := k.o.Client.WriteOptions(ctx)
+	switch {
+	case session == "" && !needed, session != "" && !due:
+		return nil
+	case err != nil:
+		return failure(k.o, "keep the publisher's session", err)
+	case session != "":
+		entry, _, err := k.o.Client.API().Session().Renew(session, w)
+		if err != nil {
+			return failure(k.o, "renew the publisher's session", err)
+		}
+		if entry != nil {
+			k.begun(session)
+			return nil
+		}
+		k.log.Warn("Consul has ended the publisher's session; a new one is made", "session", session)
+		k.begun("")
+	}
+	session, _, err = k.o.Client.API().Session().CreateNoChecks(&api.SessionEntry{
+		Name: "pgsteer publisher " + k.o.Name, TTL: k.o.SessionTTL.String(), Behavior: api.SessionBehaviorRelease, LockDelay: lockDelay,
+	}, w)
+	if err != nil {
+		return failure(k.o, "make a session for the publisher's locks", err)
+	}
+	k.begun(session)
+	k.watch.Restart()
+	return nil
+}
+
+// begun notes the present session, "" for none. The locks of the one before are free;
+// the watch need not tell, since it may never have seen them held.
+func (k *locks) begun(session string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, l := range k.all {
+		if session != k.session && l.by == k.session {
+			l.by, l.holder = "", ""
+			l.set(false)
+		}
+	}
+	k.session, k.renewed = session, k.o.Now().Mono
+}
+
+// settle takes the lock of a cluster when it is free, or leaves it when this agent
+// has not been able to publish for a while.
+func (k *locks) settle(ctx context.Context, cluster string) error {
+	k.mu.Lock()
+	l := k.all[cluster]
+	// One that is this session's by the last word may be another's by now, or free
+	// again; to take what one has does no harm.
+	take := k.session != "" && k.heard && l.fit && !l.held && (l.by == "" || l.by == k.session)
+	leave := l.held && !l.fit && k.o.Now().Mono.Sub(l.unfit) >= unfitFor
+	pair := &api.KVPair{Key: l.key, Value: []byte(k.o.Name), Session: k.session}
+	k.mu.Unlock()
+	if !take && !leave {
+		return nil
+	}
+	w, err := k.o.Client.WriteOptions(ctx)
+	if err != nil {
+		return failure(k.o, "take or leave the lock "+l.key, err)
+	}
+	if leave {
+		_, _, err = k.o.Client.KV().Release(pair, w)
+		if err == nil {
+			k.log.Info("this agent cannot tell who is primary and leaves publishing to others", "cluster", cluster)
+		}
+		return k.took(l, false, err)
+	}
+	got, _, err := k.o.Client.KV().Acquire(pair, w)
+	if err == nil && got {
+		k.log.Info("this agent publishes the cluster from now on", "cluster", cluster, "key", l.key)
+	}
+	return k.took(l, got, err)
+}
+
+func (k *locks) took(l *lock, held bool, err error) error {
+	if err != nil {
+		return failure(k.o, "take or leave the lock "+l.key, err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.set(held); held {
+		l.holder, l.by = k.o.Name, k.session
+	}
+	return nil
+}
+
+// leave ends the session, which frees every lock at once.
+func (k *locks) leave() {
+	k.mu.Lock()
+	session := k.session
+	k.mu.Unlock()
+	if session == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
+	defer cancel()
+	w, err := k.o.Client.WriteOptions(ctx)
+	if err == nil {
+		_, err = k.o.Client.API().Session().Destroy(session, w)
+	}
+	if err != nil {
+		k.log.Warn("the publisher's locks could not be freed; Consul frees them when the session's time is over", "within", 2*k.o.SessionTTL, "err", err)
+	}
+}

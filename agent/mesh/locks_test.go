@@ -1,0 +1,143 @@
+package mesh
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgsteer/pgsteer/watchers/consultest"
+)
+
+// A publisher that lost the lock without noticing cannot write.
+func TestLostLock(t *testing.T) {
+	world(t, func(r *rig) {
+		a := r.start("a", nil)
+		a.see(n1Leads)
+		r.within(2*time.Second, first)
+		lock, _ := r.consul.Get("pgsteer/mesh/main")
+		// The watch hears of nothing: its questions hang.
+		r.consul.Script(func(q consultest.Request) consultest.Fault {
+			return consultest.Fault{Hang: strings.HasPrefix(q.Path, "/kv/") && q.Method == http.MethodGet}
+		})
+		r.consul.EndSession(lock.Session)
+		r.consul.Acquire("pgsteer/mesh/main", "other", "another session")
+		a.see(n2Leads)
+		r.until(time.Second, "a try", func() bool { return r.asked("/txn") == 2 })
+		if s := a.status(); s.Err != nil {
+			t.Errorf("status %+v", s)
+		}
+		r.stays(30*time.Second, first)
+		r.consul.Script(nil)
+		r.until(40*time.Second, "it knows who publishes", func() bool { return a.status().Publisher == "other" && !a.status().Publishing })
+		r.consul.EndSession("another session")
+		r.within(2*time.Second, second)
+	})
+}
+
+// One of two publishes. A stop hands over at once, a death within twice the TTL,
+// which is when Consul ends the session.
+func TestHandover(t *testing.T) {
+	world(t, func(r *rig) {
+		a := r.start("a", nil)
+		a.see(n1Leads)
+		r.within(2*time.Second, first)
+		b := r.start("b", nil)
+		b.see(n2Leads) // it sees otherwise, and may not say so
+		r.stays(10*time.Second, first)
+		if s := b.status(); s.Publishing || s.Publisher != "a" || s.Err != nil {
+			t.Errorf("status %+v", s)
+		}
+		a.stop()
+		r.within(100*time.Millisecond, second)
+		c := r.start("c", nil)
+		c.see(n1Leads)
+		r.stays(5*time.Second, second)
+		lock, _ := r.consul.Get("pgsteer/mesh/main")
+		b.cut.Store(true)
+		r.stays(20*time.Second, second)
+		r.consul.EndSession(lock.Session)
+		r.within(100*time.Millisecond, first)
+		// The one that was cut off comes back with another decision, and may not write.
+		b.cut.Store(false)
+		b.see(n2Leads)
+		r.stays(30*time.Second, first)
+		if s := b.status(); s.Publishing || s.Publisher != "c" || s.Err != nil {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// The rest of the agents learns of a death at once when a refused token is taken
+// again, however long the watch on the locks would pause by itself.
+func TestHandoverAfterDenial(t *testing.T) {
+	for range 6 { // the pause is drawn at random
+		world(t, func(r *rig) {
+			a := r.start("a", nil)
+			a.see(n1Leads)
+			r.within(2*time.Second, first)
+			b := r.start("b", nil)
+			b.see(n2Leads)
+			r.until(2*time.Second, "b's knowledge", func() bool { return b.status().Publisher == "a" })
+			r.consul.RequireToken("x")
+			r.stays(time.Minute, first)
+			lock, _ := r.consul.Get("pgsteer/mesh/main")
+			a.cut.Store(true)
+			r.consul.EndSession(lock.Session)
+			r.consul.RequireToken("")
+			r.within(5*time.Second, second)
+		})
+	}
+}
+
+// A write that is refused because of a session of before does not cost the lock that
+// the next session has got meanwhile.
+func TestLateRefusal(t *testing.T) {
+	world(t, func(r *rig) {
+		a := r.start("a", func(o *Options) { o.Timeout = 20 * time.Second })
+		a.see(n1Leads)
+		r.within(time.Second, first)
+		lock, _ := r.consul.Get("pgsteer/mesh/main")
+		a.slow.Store(int64(8 * time.Second))
+		a.see(n2Leads)
+		synctest.Wait()
+		r.consul.EndSession(lock.Session)
+		r.until(6*time.Second, "another session", func() bool {
+			now, _ := r.consul.Get("pgsteer/mesh/main")
+			return now.Session != "" && now.Session != lock.Session
+		})
+		a.slow.Store(0)
+		r.within(5*time.Second, second)
+	})
+}
+
+// An agent that cannot tell who is primary leaves the lock to one that can.
+func TestBlindLeaves(t *testing.T) {
+	world(t, func(r *rig) {
+		a := r.start("a", nil)
+		a.see(n1Leads)
+		r.within(2*time.Second, first)
+		b := r.start("b", nil)
+		b.see(n2Leads)
+		r.stays(2*time.Second, first)
+		a.see(nobody)
+		r.stays(4*time.Second, first)
+		r.within(4*time.Second, second)
+		if a.status().Waiting != whyUnknown || !b.status().Publishing {
+			t.Errorf("status %+v and %+v", a.status(), b.status())
+		}
+	})
+}
+
+// A key that was deleted before the watch has seen it held is taken again.
+func TestLockDeleted(t *testing.T) {
+	world(t, func(r *rig) {
+		a := r.start("a", nil)
+		a.see(n1Leads)
+		r.within(time.Second, first)
+		r.consul.Delete("pgsteer/mesh/main")
+		a.see(n2Leads)
+		r.within(2*time.Second, second)
+	})
+}

@@ -1,0 +1,161 @@
+package mesh
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers/consul"
+)
+
+// Options configure a Publisher.
+type Options struct {
+	// Client asks Consul; for local publishing it is the agent on this host. Required.
+	Client *consul.Client
+	// Views are the decisions, by cluster. Required.
+	Views *latest.Map[string, topology.View]
+	// Now reads the clocks. Required.
+	Now topology.Ticker
+	// External writes an external node a cluster into the catalog; otherwise each
+	// cluster's node on this host is registered at the Consul agent.
+	External bool
+	// Clusters are those that are published.
+	Clusters map[string]Settings
+	// KeyPrefix is where the locks of publishers lie, External alone. Empty:
+	// pgsteer/mesh/.
+	KeyPrefix string
+	// SessionTTL is that of the session that holds them, at least 10 s for Consul.
+	// Zero: 10 s.
+	SessionTTL time.Duration
+	// Name tells this agent from others, for people. Empty: "pgsteer".
+	Name string
+	// Timeout bounds what is asked of Consul at once. Zero: 3 s.
+	Timeout time.Duration
+	// ReadEvery is how often it is read what stands. Zero: 2 s. With External no
+	// cluster's more often than twice a second for all of them together.
+	ReadEvery time.Duration
+	// Settle is how long a change that is not urgent waits for others. Zero: 200 ms.
+	Settle time.Duration
+	// Logger; nil: nothing is logged.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	o.KeyPrefix = cmp.Or(o.KeyPrefix, "pgsteer/mesh/")
+	o.SessionTTL = cmp.Or(o.SessionTTL, 10*time.Second)
+	o.Name = cmp.Or(o.Name, "pgsteer")
+	o.Timeout = cmp.Or(o.Timeout, 3*time.Second)
+	o.ReadEvery = cmp.Or(o.ReadEvery, 2*time.Second)
+	o.Settle = cmp.Or(o.Settle, 200*time.Millisecond)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// readGap is the time between two reads of external nodes, of all clusters.
+const readGap = 500 * time.Millisecond
+
+// Requests of all clusters together: what an outage has held back shall not come at
+// once.
+const (
+	requestRate  = 50 // a second
+	requestBurst = 100
+)
+
+// Publisher publishes clusters into Consul.
+type Publisher struct {
+	o        Options
+	requests *rate.Limiter
+	locks    *locks // nil for local publishing
+	stations map[string]*station
+}
+
+// New returns a publisher. It fails when a required option is missing.
+func New(o Options) (*Publisher, error) {
+	if o.Client == nil || o.Views == nil || o.Now == nil {
+		return nil, errors.New("mesh needs Client, Views and Now")
+	}
+	p := &Publisher{o: o.withDefaults(), requests: rate.NewLimiter(requestRate, requestBurst), stations: make(map[string]*station)}
+	if o.External {
+		p.locks = newLocks(&p.o)
+	}
+	for cluster, s := range o.Clusters {
+		st := newStation(p, cluster, s)
+		p.stations[cluster] = st
+		if p.locks == nil {
+			st.store = &local{o: &p.o, cluster: cluster, s: s}
+			continue
+		}
+		p.locks.add(cluster, s.Service, st.wake)
+		period := max(p.o.ReadEvery, time.Duration(len(o.Clusters))*readGap)
+		st.store = &external{o: &p.o, cluster: cluster, service: s.Service, locks: p.locks, period: period}
+	}
+	return p, nil
+}
+
+// Run publishes until ctx ends, then returns nil. What is published stays.
+func (p *Publisher) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	if p.locks != nil {
+		all.Go(func() { p.locks.run(ctx) })
+	}
+	for _, s := range p.stations {
+		all.Go(func() { s.run(ctx) })
+	}
+	views := p.o.Views.Subscribe()
+	defer views.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-views.Ready():
+			for _, cluster := range views.Take() {
+				if s := p.stations[cluster]; s != nil {
+					s.wake.Set()
+				}
+			}
+		}
+	}
+}
+
+// Status is how the publishing of one cluster fares.
+type Status struct {
+	Cluster string
+	// Publishing: this agent does it. Else Publisher is who does, "" when nobody is
+	// known to.
+	Publishing bool
+	Publisher  string
+	// Waiting says why this agent does not; empty: it does, or another one.
+	Waiting string
+	// Err is what keeps the newest decision from being published, nil when nothing
+	// does, and Since when that, or its absence, began.
+	Err   error
+	Since time.Time
+	// WrittenAt is when something was written last; zero: not since the start.
+	WrittenAt time.Time
+	// Writes counts changes that were written, Repairs those of them that undid what
+	// somebody else had done, Failures requests without success.
+	Writes, Repairs, Failures uint64
+	// Instances are those that stand, Passing those of them that take new sessions.
+	Instances, Passing int
+}
+
+// Status returns how every cluster fares, by name.
+func (p *Publisher) Status() []Status {
+	var out []Status
+	for _, cluster := range slices.Sorted(maps.Keys(p.stations)) {
+		out = append(out, p.stations[cluster].report())
+	}
+	return out
+}

@@ -1,0 +1,349 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers"
+)
+
+// How a cluster is kept published.
+const (
+	// lookEvery is how often facts, which wake nobody, are looked at.
+	lookEvery = time.Second
+	// goneFor is how long a node must have been none of the cluster until its instance
+	// is deregistered.
+	goneFor = 30 * time.Second
+	// retryMost keeps an outage of Consul from lasting longer here than there.
+	retryMost = 2 * time.Second
+	// What others change is undone this often.
+	repairEvery = 10 * time.Second
+	repairBurst = 3
+)
+
+// station publishes one cluster. Its goroutine owns all but the status.
+type station struct {
+	p       *Publisher
+	cluster string
+	s       Settings
+	store   store
+	log     *slog.Logger
+	wake    watchers.Nudge
+	back    *watchers.BackOff
+	repairs *rate.Limiter
+
+	standing map[string]Registration // what stands, as read or written last
+	known    bool                    // standing need not be read anew first
+	readAt   topology.Mono
+	fedAt    topology.Mono
+	retryAt  topology.Mono
+	written  map[string]Registration // by this agent, since it publishes; nil: nothing
+	drifted  bool                    // standing is not what was written
+	twice    error                   // the service is somebody else's too
+	gone     map[string]topology.Mono
+	// seen and urgent are the generations of the last urgent change: that was looked
+	// at, and that is published.
+	seen, urgent uint64
+
+	mu     sync.Mutex // guards everything below
+	status Status
+}
+
+func newStation(p *Publisher, cluster string, s Settings) *station {
+	return &station{
+		p: p, cluster: cluster, s: s, log: p.o.Logger.With("cluster", cluster), wake: watchers.NewNudge(), back: watchers.NewBackOff(nil),
+		repairs: rate.NewLimiter(rate.Every(repairEvery), repairBurst), gone: make(map[string]topology.Mono),
+		status: Status{Cluster: cluster, Waiting: whyNew},
+	}
+}
+
+// run publishes until ctx ends.
+func (s *station) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	settling := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake.C():
+			if !s.urgently() {
+				if !settling { // the turn comes within Settle, whatever else wakes
+					settling = true
+					timer.Reset(s.p.o.Settle)
+				}
+				continue
+			}
+		case <-timer.C:
+		}
+		settling = false
+		s.turn(ctx)
+		timer.Reset(s.rest())
+	}
+}
+
+// urgently reports whether there is a change that must not settle.
+func (s *station) urgently() bool {
+	v := s.p.o.Views.Get(s.cluster)
+	return v == nil || v.Snapshot == nil || v.Snapshot.Urgent != s.urgent
+}
+
+func (s *station) rest() time.Duration {
+	if now := s.p.o.Now().Mono; s.retryAt > now {
+		return min(lookEvery, s.retryAt.Sub(now))
+	}
+	return lookEvery
+}
+
+// turn does what is due.
+func (s *station) turn(ctx context.Context) {
+	now := s.p.o.Now().Mono
+	if s.retryAt > now && !s.urgently() {
+		return
+	}
+	want, why := s.want(now)
+	if !s.mayWrite(why) {
+		s.known, s.written, s.drifted, s.urgent = false, nil, false, 0
+		return
+	}
+	err := s.look(ctx, now)
+	if err == nil && why == "" {
+		err = s.publish(ctx, want, now)
+	}
+	if err == nil && why != whyStale {
+		err = s.feed(ctx, now)
+	}
+	if ctx.Err() == nil {
+		s.note(err)
+	}
+}
+
+// Why nothing is written.
+const (
+	whyNew     = "nothing is decided yet"
+	whyStale   = "the decision is too old to be believed"
+	whyPartial = "not every source of nodes has delivered yet"
+	whyCut     = "this agent is cut off from the databases"
+	whyEmpty   = "the cluster has no node"
+	whyUnknown = "nothing is decided of its nodes yet"
+)
+
+// want is what is to stand, or why nobody can tell.
+func (s *station) want(now topology.Mono) (want []Instance, why string) {
+	v := s.p.o.Views.Get(s.cluster)
+	switch {
+	case v == nil || v.Snapshot == nil:
+		return nil, whyNew
+	case !v.Valid(now):
+		return nil, whyStale
+	case !v.Snapshot.Complete:
+		return nil, whyPartial
+	case len(v.Snapshot.Nodes) == 0:
+		return nil, whyEmpty
+	case slices.ContainsFunc(v.Snapshot.Alarms, func(r topology.Reason) bool { return r.Code == topology.CodeIsolated }):
+		return nil, whyCut
+	}
+	s.seen = v.Snapshot.Urgent
+	want = Desired(v, s.s)
+	if !slices.ContainsFunc(want, func(in Instance) bool { return !in.KeepPrimary }) {
+		return nil, whyUnknown
+	}
+	if s.s.Node != "" {
+		want = slices.DeleteFunc(want, func(in Instance) bool { return in.Node != s.s.Node })
+	}
+	return want, ""
+}
+
+// mayWrite takes the lock's word, and notes who publishes.
+func (s *station) mayWrite(why string) bool {
+	session, other := "local", ""
+	if s.p.locks != nil {
+		session, other = s.p.locks.hold(s.cluster, why == "")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := &s.status
+	st.Publishing, st.Publisher, st.Waiting = session != "", other, why
+	if session != "" {
+		st.Publisher = s.p.o.Name
+		return true
+	}
+	s.setErr(s.p.locks.trouble())
+	return false
+}
+
+// setErr needs station.mu.
+func (s *station) setErr(err error) {
+	if (err == nil) != (s.status.Err == nil) || s.status.Since.IsZero() {
+		s.status.Since = s.p.o.Now().Wall
+	}
+	s.status.Err = err
+}
+
+// ask does one thing at Consul, within its time.
+func (s *station) ask(ctx context.Context, doing string, f func(context.Context) error) error {
+	if err := s.p.requests.Wait(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.p.o.Timeout)
+	defer cancel()
+	err := f(ctx)
+	if err == nil || errors.Is(err, errLost) {
+		return err
+	}
+	return failure(&s.p.o, doing+" of service "+s.s.Service, err)
+}
+
+// look reads what stands, when that is due.
+func (s *station) look(ctx context.Context, now topology.Mono) error {
+	if s.known && now.Sub(s.readAt) < s.store.every() {
+		return nil
+	}
+	return s.ask(ctx, "read the instances", func(ctx context.Context) error {
+		standing, foreign, err := s.store.read(ctx)
+		if err != nil {
+			return err
+		}
+		s.standing, s.known, s.readAt, s.twice = standing, true, now, doubled(s.s.Service, foreign)
+		s.compare()
+		return nil
+	})
+}
+
+// doubled is the fault of a service that others register too.
+func doubled(service string, foreign []string) error {
+	if len(foreign) == 0 {
+		return nil
+	}
+	slices.Sort(foreign)
+	return fmt.Errorf("service %s has instances of others too, and DNS answers with all of them: %s; end their registration (Patroni's is register_service), or choose another mesh.service for this cluster",
+		service, strings.Join(foreign[:min(3, len(foreign))], ", "))
+}
+
+// compare finds what somebody else changed of what this agent wrote.
+func (s *station) compare() {
+	var ids []string
+	for id, r := range s.written {
+		is, stands := s.standing[id]
+		is.outdated = false // that is our own affair
+		if !stands || !same(is, r) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) > 0 && !s.drifted {
+		slices.Sort(ids)
+		s.log.Warn("what stands in Consul is not what was written, it is written again", "instances", ids)
+	}
+	s.drifted = len(ids) > 0
+}
+
+// errRepairs says that somebody else writes what this agent writes.
+var errRepairs = errors.New("somebody else changes what is published again and again; it is undone every " + repairEvery.String())
+
+// publish writes what does not stand as it should.
+func (s *station) publish(ctx context.Context, want []Instance, now topology.Mono) error {
+	p := plan(want, s.standing, s.s, func(id string) bool { return s.gone[id] != 0 && now.Sub(s.gone[id]) >= goneFor })
+	s.remember(p, now)
+	if !p.empty() {
+		if s.drifted && s.urgent == s.seen && !s.repairs.Allow() {
+			return errRepairs
+		}
+		if err := s.ask(ctx, "write the instances", func(ctx context.Context) error { return s.store.write(ctx, p.change) }); err != nil {
+			return err
+		}
+		s.log.Info("published", "written", words(p.set), "deregistered", p.drop)
+		s.fedAt = now
+	}
+	s.standing, s.written, s.urgent = p.whole, maps.Clone(p.whole), s.seen
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !p.empty() {
+		s.status.Writes++
+		s.status.WrittenAt = s.p.o.Now().Wall
+		if s.drifted {
+			s.status.Repairs++
+		}
+	}
+	s.drifted = false
+	return nil
+}
+
+// words tells what was written, for the log.
+func words(set []Registration) []string {
+	var out []string
+	for _, r := range set {
+		out = append(out, r.ID+" "+r.Meta[metaRole]+" "+r.Check.Status)
+	}
+	return out
+}
+
+// remember keeps since when nodes have been gone.
+func (s *station) remember(p planned, now topology.Mono) {
+	maps.DeleteFunc(s.gone, func(id string, _ topology.Mono) bool {
+		return !slices.Contains(p.gone, id) && !slices.Contains(p.drop, id)
+	})
+	for _, id := range p.gone {
+		if s.gone[id] == 0 {
+			s.gone[id] = now
+		}
+	}
+}
+
+// feed confirms the checks that wait for it.
+func (s *station) feed(ctx context.Context, now topology.Mono) error {
+	if every := s.store.feeds(); every == 0 || now.Sub(s.fedAt) < every || len(s.standing) == 0 {
+		return nil
+	}
+	err := s.ask(ctx, "feed the check", func(ctx context.Context) error { return s.store.feed(ctx, s.standing) })
+	if err == nil {
+		s.fedAt = now
+	}
+	return err
+}
+
+// note takes down how a turn went. After a failure nobody knows what stands.
+func (s *station) note(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Instances, s.status.Passing = len(s.standing), 0
+	for _, r := range s.standing {
+		if r.Check.Status != Critical {
+			s.status.Passing++
+		}
+	}
+	before := s.status.Err
+	switch {
+	case err == nil:
+		s.back.Reset()
+		s.retryAt = 0
+		err = s.twice
+	case errors.Is(err, errLost):
+		s.known = false
+		return // whose it is comes from the locks
+	case !errors.Is(err, errRepairs):
+		s.known = false
+		s.retryAt = s.p.o.Now().Mono.Add(min(s.back.Next(), retryMost))
+		s.status.Failures++
+	}
+	if s.setErr(err); err != nil && before == nil {
+		s.log.Warn("not everything is published; what stands in Consul stays, and it is tried again within 2 s", "err", err)
+	} else if err == nil && before != nil {
+		s.log.Info("everything is published again")
+	}
+}
+
+func (s *station) report() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}

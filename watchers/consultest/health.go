@@ -1,0 +1,279 @@
+package consultest
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Weights are those of an instance.
+type Weights struct{ Passing, Warning int }
+
+// Check is the check of an instance, as Consul's API writes it.
+type Check struct {
+	Node, CheckID, Name, Status, Output, Notes string
+	ServiceID, ServiceName                     string
+
+	TTL time.Duration `json:"-"` // after which it is critical unless it was fed; zero: never
+	Fed time.Time     `json:"-"`
+}
+
+// AgentNode is the node of the agent itself, on which its own services are.
+const AgentNode = "fake"
+
+// SetService changes an instance behind the back of whoever registered it.
+func (a *Agent) SetService(node, id string, change func(*Service)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.services[serviceID{node, id}]
+	change(&s)
+	a.register(s)
+}
+
+// Forget makes the agent lose its own services and checks, as the restart of a
+// client agent without data does.
+func (a *Agent) Forget() { a.Deregister(AgentNode, "") }
+
+// Published returns the instances of a service with their checks, by ID.
+func (a *Agent) Published(service string) map[string]Instance {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := make(map[string]Instance)
+	for _, s := range a.instances(service) {
+		out[s.ServiceID] = Instance{Service: s, Check: a.check(serviceID{s.Node, s.ServiceID})}
+	}
+	return out
+}
+
+// Instance is an instance and the check that has its ID.
+type Instance struct {
+	Service
+	Check Check
+}
+
+// The functions below need a.mu.
+
+// check returns a check as it is now.
+func (a *Agent) check(id serviceID) Check {
+	c := a.checks[id]
+	if c.TTL > 0 && time.Since(c.Fed) >= c.TTL {
+		c.Status, c.Output = "critical", "TTL expired"
+	}
+	return c
+}
+
+// setCheck writes a check. The same again is no write.
+func (a *Agent) setCheck(c Check) {
+	id := serviceID{c.Node, c.CheckID}
+	before, after := string(mustJSON(a.checks[id])), string(mustJSON(c))
+	a.checks[id] = c
+	if before != after {
+		a.index++
+		a.catalog.last, a.catalog.of[c.ServiceName] = a.index, a.index
+		a.broadcast()
+	}
+}
+
+// dropChecks removes the checks of an instance.
+func (a *Agent) dropChecks(of serviceID) {
+	for key, c := range a.checks {
+		if key.node == of.node && c.ServiceID == of.id {
+			delete(a.checks, key)
+		}
+	}
+}
+
+type agentService struct {
+	ID, Service, Address string
+	Tags                 []string
+	Meta                 map[string]string
+	Port                 int
+	Weights              Weights
+	EnableTagOverride    bool
+}
+
+func (s Service) agent() agentService {
+	return agentService{
+		ID: s.ServiceID, Service: s.ServiceName, Address: s.ServiceAddress, Tags: s.ServiceTags, Meta: s.ServiceMeta, Port: s.ServicePort,
+		Weights: s.ServiceWeights, EnableTagOverride: s.ServiceEnableTagOverride,
+	}
+}
+
+func (s agentService) on(node, address string) Service {
+	return Service{
+		Node: node, Address: address, ServiceID: s.ID, ServiceName: s.Service, ServiceTags: s.Tags, ServiceAddress: s.Address,
+		ServicePort: s.Port, ServiceMeta: s.Meta, ServiceWeights: s.Weights, ServiceEnableTagOverride: s.EnableTagOverride,
+	}
+}
+
+// lookupHealth returns the instances of a service with node and checks.
+func (a *Agent) lookupHealth(name string, f Fault) find {
+	found := a.lookupService(name, f)
+	type node struct{ Node, Address string }
+	type entry struct {
+		Node    node
+		Service agentService
+		Checks  []Check
+	}
+	entries := []entry{}
+	if list, ok := found.body.([]Service); ok {
+		for _, s := range list {
+			e := entry{Node: node{s.Node, s.Address}, Service: s.agent(), Checks: []Check{}}
+			for key, c := range a.checks {
+				if key.node == s.Node && c.ServiceID == s.ServiceID {
+					e.Checks = append(e.Checks, a.check(key))
+				}
+			}
+			entries = append(entries, e)
+		}
+	}
+	found.body = entries
+	return found
+}
+
+// op is one operation of a transaction that writes.
+type op struct {
+	KV   *struct{ Verb, Key, Session string }
+	Node *struct {
+		Verb string
+		Node struct{ Node, Address string }
+	}
+	Service *struct {
+		Verb, Node string
+		Service    agentService
+	}
+	Check *struct {
+		Verb  string
+		Check Check
+	}
+}
+
+// commitsOf reads a transaction that writes to the catalog, with checks of locks.
+func commitsOf(body []byte) ([]op, bool) {
+	var ops []op
+	if json.Unmarshal(body, &ops) != nil {
+		return nil, false
+	}
+	writes := false
+	for _, o := range ops {
+		switch {
+		case o.KV != nil && o.KV.Verb != "check-session":
+			return nil, false
+		case o.Node != nil, o.Service != nil, o.Check != nil:
+			writes = true
+		}
+	}
+	return ops, writes
+}
+
+// commit does all or nothing.
+func (a *Agent) commit(req *http.Request, ops []op) *http.Response {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known := map[string]bool{}
+	refuse := func(i int, why string) *http.Response {
+		return respond(req, http.StatusConflict, mustJSON(map[string]any{"Errors": []any{map[string]any{"OpIndex": i, "What": why}}}), http.Header{})
+	}
+	for i, o := range ops {
+		switch {
+		case o.KV != nil && (o.KV.Session == "" || a.pairs[o.KV.Key].Session != o.KV.Session):
+			return refuse(i, "failed session check for key "+strconv.Quote(o.KV.Key))
+		case o.Node != nil:
+			known[o.Node.Node.Node] = true
+		case o.Service != nil && a.nodes[o.Service.Node] == "" && !known[o.Service.Node]:
+			return refuse(i, "Missing node registration")
+		}
+	}
+	for _, o := range ops {
+		switch {
+		case o.Node != nil:
+			a.nodes[o.Node.Node.Node] = o.Node.Node.Address
+		case o.Service != nil && o.Service.Verb == "delete":
+			a.deregister(o.Service.Node, o.Service.Service.ID)
+		case o.Service != nil:
+			a.register(o.Service.Service.on(o.Service.Node, a.nodes[o.Service.Node]))
+		case o.Check != nil:
+			a.setCheck(o.Check.Check)
+		}
+	}
+	return respond(req, http.StatusOK, []byte(`{"Results":[],"Errors":null}`), http.Header{})
+}
+
+// agentCommand serves the agent's own services and checks.
+func (a *Agent) agentCommand(req *http.Request, r Request) *http.Response {
+	path := strings.TrimPrefix(r.Path, "/agent/")
+	id := func(prefix string) (serviceID, bool) {
+		name, ok := strings.CutPrefix(path, prefix)
+		return serviceID{AgentNode, name}, ok
+	}
+	missing := func(what string) *http.Response {
+		return respond(req, http.StatusNotFound, []byte("unknown "+what), http.Header{})
+	}
+	if path == "service/register" {
+		return a.registerOwn(req, r)
+	}
+	if path == "checks" {
+		out := map[string]Check{}
+		for key := range a.checks {
+			if key.node == AgentNode {
+				out[key.id] = a.check(key)
+			}
+		}
+		return a.ok(req, out)
+	}
+	if key, ok := id("service/deregister/"); ok {
+		a.deregister(key.node, key.id)
+		return a.ok(req, nil)
+	}
+	if key, ok := id("check/update/"); ok {
+		c, there := a.checks[key]
+		if !there {
+			return missing("check ID " + key.id)
+		}
+		if err := json.Unmarshal(r.Body, &c); err != nil {
+			return respond(req, http.StatusBadRequest, []byte(err.Error()), http.Header{})
+		}
+		c.Fed = time.Now()
+		a.setCheck(c)
+		return a.ok(req, nil)
+	}
+	key, ok := id("service/")
+	s, there := a.services[key]
+	if !ok || !there {
+		return missing("service ID: " + key.id)
+	}
+	return a.ok(req, s.agent())
+}
+
+// registerOwn registers a service of the agent's own, with one check and perhaps
+// its sidecar.
+func (a *Agent) registerOwn(req *http.Request, r Request) *http.Response {
+	var d struct {
+		agentService
+		Name  string
+		Check struct{ CheckID, Name, Notes, TTL, Status string }
+
+		Connect *struct{ SidecarService *struct{} }
+	}
+	if err := json.Unmarshal(r.Body, &d); err != nil {
+		return respond(req, http.StatusBadRequest, []byte("Request decode failed: "+err.Error()), http.Header{})
+	}
+	ttl, err := time.ParseDuration(d.Check.TTL)
+	if err != nil || ttl <= 0 {
+		return respond(req, http.StatusBadRequest, []byte("Invalid check: Interval must be > 0 for TTL check"), http.Header{})
+	}
+	d.Service = d.Name
+	s := d.on(AgentNode, "127.0.0.1")
+	a.register(s)
+	a.setCheck(Check{
+		Node: AgentNode, CheckID: d.Check.CheckID, Name: d.Check.Name, Notes: d.Check.Notes, Status: d.Check.Status,
+		ServiceID: d.ID, ServiceName: d.Name, TTL: ttl, Fed: time.Now(),
+	})
+	if d.Connect != nil && d.Connect.SidecarService != nil {
+		s.ServiceID, s.ServiceName = d.ID+"-sidecar-proxy", d.Name+"-sidecar-proxy"
+		a.register(s)
+	}
+	return a.ok(req, nil)
+}
