@@ -16,10 +16,18 @@ import (
 // take the service away for seconds. Retry, and other texts, do not wait for it.
 const endedPause = 10 * time.Minute
 
-// rejection is the check's word that a text is wrong.
-type rejection struct{ err error }
+// rejection is word that texts must not be used.
+type rejection struct {
+	reason string // of Status.Refused
+	err    error
+}
 
-func (r *rejection) Error() string { return "the check refused the files: " + r.err.Error() }
+func (r *rejection) Error() string {
+	if r.reason == RefusedPreflight {
+		return "the check passed, but a reload would fail (not if HAProxy runs in another container: then set preflight: false): " + r.err.Error()
+	}
+	return "the check refused the files: " + r.err.Error()
+}
 func (r *rejection) Unwrap() error { return r.err }
 
 // apply tries once to make the desired texts live.
@@ -40,7 +48,7 @@ func (w *worker) apply(ctx context.Context) {
 		return
 	case errors.As(err, &rejected):
 		if !w.rejected { // a text counts once, however often it is refused
-			w.rejected, reason = true, RefusedCheck
+			w.rejected, reason = true, rejected.reason
 		}
 	default:
 		w.rejected = false
@@ -56,7 +64,7 @@ func (w *worker) apply(ctx context.Context) {
 // settled records that the desired texts run.
 func (w *worker) settled() {
 	w.runningIs, w.good = w.desiredIs, w.desired
-	w.fault, w.nextTry, w.rejected = "", 0, false
+	w.fault, w.nextTry, w.rejected, w.binds = "", 0, false, nil
 	w.backOff.Reset()
 	if w.diskIs != w.desiredIs { // somebody else writes there too: no race at full speed
 		w.nextTry = w.now().Mono.Add(waitRecheck)
@@ -109,9 +117,13 @@ func (w *worker) attempt(ctx context.Context) (output string, err error) {
 	return w.makeLive(ctx, s.before)
 }
 
-// check runs the check on the staged files and keeps what it refused.
+// check runs the check on the staged files, then the preflight, and keeps what either
+// refused.
 func (w *worker) check(ctx context.Context, s *staging) (string, error) {
 	output, err := s.check(ctx, w.runner)
+	if err == nil {
+		err = w.preflight(s)
+	}
 	var rejected *rejection
 	if errors.As(err, &rejected) && !w.rejected { // else the copy is there
 		w.keepRefused(s.texts)
@@ -135,7 +147,11 @@ func (w *worker) makeLive(ctx context.Context, before []Text) (string, error) {
 	}
 	w.counts.ReloadsFailed++
 	w.runningIs = "" // a reload that timed out may have worked
+	w.mayHave(w.desired)
 	err = fmt.Errorf("reload: %w", err)
+	if w.Settings.Roles {
+		return output, err // earlier files name a node that is the writer no more
+	}
 	if errors.Is(err, errNotRunning) && w.failedIs != w.desiredIs {
 		return output, err // nobody runs on the earlier files; the checked ones are for the next start
 	}
@@ -166,7 +182,7 @@ func isWhole(texts []Text) bool {
 // reload runs to its end even if the agent is stopped meanwhile: a reload that
 // was broken off would leave everybody in doubt.
 func (w *worker) reload(ctx context.Context) (output string, err error) {
-	if len(w.Reload) == 0 && w.Unit == "" && w.MasterSocket == "" {
+	if len(w.Reload) == 0 && w.Unit == "" && w.MasterSocket == "" && w.PgBouncer == "" {
 		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.Timeout)
@@ -180,6 +196,8 @@ func (w *worker) reload(ctx context.Context) (output string, err error) {
 		}
 	}
 	switch {
+	case w.PgBouncer != "":
+		err = w.turnPgBouncer(ctx)
 	case len(w.Reload) > 0:
 		output, err = w.runReload(ctx)
 	case w.Unit != "":

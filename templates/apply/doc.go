@@ -13,6 +13,9 @@
 //     accepted it, by an atomic rename in the same folder. A reader sees the old
 //     file or the new one, with its mode already set, never a part of it. If one
 //     file of a group cannot be replaced, the earlier ones are put back.
+//   - With Preflight a text for HAProxy is also refused, before it is at its
+//     destination, for a new port that is taken or a folder that is missing. Nothing
+//     that the running HAProxy has, or may have, is tried.
 //   - A reload that fails or cannot be confirmed puts the last good files back,
 //     so that a restart of the program never meets a bad one. It is repeated
 //     with back-off, up to a minute, and so is a check that refused a text, since

@@ -68,6 +68,7 @@ type bench struct {
 	group Group
 	bus   Bus
 	bring func(ctx context.Context, before, after []byte) error
+	turn  func(ctx context.Context, bouncer string, leads map[string]string) error
 	a     *Applier
 	stop  func()
 	gen   uint64
@@ -93,7 +94,7 @@ func newBench(t *testing.T) *bench {
 // start runs the group; stop is called by the test's end at the latest.
 func (b *bench) start() {
 	b.t.Helper()
-	a, err := New(Options{Groups: []Group{b.group}, Views: &b.views, Now: topology.NewTicker(time.Now), Runner: &b.run, Bus: b.bus, Bring: b.bring, Logger: slog.New(slog.NewTextHandler(&b.log, nil))})
+	a, err := New(Options{Groups: []Group{b.group}, Views: &b.views, Now: topology.NewTicker(time.Now), Runner: &b.run, Bus: b.bus, Bring: b.bring, Turn: b.turn, Logger: slog.New(slog.NewTextHandler(&b.log, nil))})
 	if err != nil {
 		b.t.Fatal(err)
 	}

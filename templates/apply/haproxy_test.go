@@ -33,6 +33,7 @@ type realBench struct {
 	*bench
 	lab     *lab.Lab
 	haproxy *lab.HAProxy
+	args    []string // of HAProxy, beside those of the lab
 }
 
 const listenerPerServer = `global
@@ -73,7 +74,7 @@ func newRealBench(t *testing.T) *realBench {
 // serve starts HAProxy on the present file.
 func (b *realBench) serve() {
 	b.t.Helper()
-	o := lab.HAProxyOptions{ConfigFile: b.file, AdminSocket: b.group.Settings.Options.StatsSocket}
+	o := lab.HAProxyOptions{ConfigFile: b.file, AdminSocket: b.group.Settings.Options.StatsSocket, Args: b.args}
 	h, err := b.lab.HAProxy(b.t.Context(), o)
 	if err != nil {
 		b.t.Fatal(err)

@@ -30,6 +30,9 @@ func Once(g Group, v render.View) ([]Text, error) {
 		if err == nil && f.HAProxy {
 			err = render.CheckHAProxy(b, v)
 		}
+		if err == nil && f.PgBouncer {
+			err = render.CheckPgBouncer(b, v)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", f.Destination, err))
 		}

@@ -29,6 +29,9 @@ type Options struct {
 	// Bring brings running processes from one text to another without a reload, for
 	// groups with Runtime. After an error the group reloads. Nil: every change reloads.
 	Bring func(ctx context.Context, before, after []byte) error
+	// Turn has a PgBouncer read its files again and turns it to where its databases
+	// must lead, as host:port by name. Nil: groups with a PgBouncer cannot be made live.
+	Turn func(ctx context.Context, bouncer string, leads map[string]string) error
 	// Bus is where systemd listens, for groups with a Unit. Nil: the system's bus.
 	Bus Bus
 	// SettleMin is how long a group waits after a change for the next one: 200 ms.
@@ -61,9 +64,17 @@ type Group struct {
 	// it a reload counts once a new worker has appeared and stayed, which neither
 	// systemd's word nor an exit code proves. Empty: the exit code counts.
 	MasterSocket string
+	// PgBouncer is the one that Options.Turn reloads. It excludes Reload and Unit.
+	PgBouncer string
 	// Runtime has Bring tried before a reload. The files are checked and replaced
 	// all the same, so that a process that starts later runs with the same.
 	Runtime bool
+
+	// Preflight has tried, once the check has passed, what a reload of HAProxy needs and
+	// the check does not look at: new ports that are free, and the folders of chroot and
+	// of new sockets. Files that are not there yet are not tried. It makes sense where HAProxy runs beside this process, on the same
+	// network and file system.
+	Preflight bool
 
 	Timeout        time.Duration // of the check, and of reload and confirmation together: 30 s
 	ReloadInterval time.Duration // least time between two reloads: 5 s
@@ -85,6 +96,9 @@ type File struct {
 	// HAProxy says that the file is a whole configuration of HAProxy, so that
 	// render.CheckHAProxy must find nothing in it.
 	HAProxy bool
+	// PgBouncer says that the file is the section [databases] of the group's PgBouncer, so
+	// that render.CheckPgBouncer must find nothing in it.
+	PgBouncer bool
 }
 
 func (g Group) withDefaults() Group {
@@ -113,6 +127,9 @@ func (g Group) Validate() error {
 	}
 	if g.Unit != "" && len(g.Reload) > 0 {
 		bad("both a reload command and the unit %s are to make the files live", g.Unit)
+	}
+	if g.PgBouncer != "" && (g.Unit != "" || len(g.Reload) > 0 || g.MasterSocket != "") {
+		bad("both PgBouncer %s and something else are to make the files live", g.PgBouncer)
 	}
 	if len(g.Clusters) == 0 {
 		bad("there is no cluster")

@@ -79,7 +79,7 @@ func (w *worker) logChange(s Status) {
 	case s.State == StatePending:
 		w.log.Warn("files are not live yet and are tried again", facts...)
 	case s.State == StateRejected:
-		w.log.Error("files were refused by the check and are tried again; what stands goes on", facts...)
+		w.log.Error("files were refused and are tried again; what stands goes on", facts...)
 	default:
 		w.log.Info("files are applied", facts...)
 	}

@@ -13,7 +13,7 @@ var errReloadLater = errors.New("the reload waits for reload_interval")
 
 // reloadDue is when the next reload may be; zero: at once.
 func (w *worker) reloadDue() topology.Mono {
-	if w.reloadedAt == 0 {
+	if w.reloadedAt == 0 || w.Settings.Roles { // a writer cannot wait
 		return 0
 	}
 	return w.reloadedAt.Add(w.ReloadInterval)

@@ -90,7 +90,7 @@ func (s *staging) check(ctx context.Context, run Runner) (output string, err err
 	case err == nil:
 		return "", nil
 	case errors.As(err, &exit) && exit.Code != 126 && exit.Code != 127: // a shell's "cannot run", "not found"
-		return output, &rejection{fmt.Errorf("%s: %w", args[0], err)}
+		return output, &rejection{RefusedCheck, fmt.Errorf("%s: %w", args[0], err)}
 	default:
 		return output, fmt.Errorf("the check did not come to a result, the files are not used: %w", err)
 	}

@@ -14,8 +14,8 @@ const (
 	StateHeld State = "held"
 	// StatePending: the desired files are not live yet; NextTry says when it is tried (again).
 	StatePending State = "pending"
-	// StateRejected: the check refused the desired files; what stands goes on, and
-	// NextTry says when they are checked again.
+	// StateRejected: the check or the preflight refused the desired files; what stands
+	// goes on, and NextTry says when they are checked again.
 	StateRejected State = "rejected"
 	// StateApplied: what is desired is on disk and running.
 	StateApplied State = "applied"
@@ -47,7 +47,7 @@ type Status struct {
 	// Runtime counts changes that were made in the running process, without a reload.
 	Runtime       uint64 `json:"runtime"`
 	ReloadsFailed uint64 `json:"reloads_failed"` // failed or unconfirmed ones
-	// Refused counts texts that were not applied, by reason: template, empty, check; empty is all or most nodes gone.
+	// Refused counts texts that were not applied, by reason: template, empty, check, preflight; empty is all or most nodes gone.
 	Refused map[string]uint64 `json:"refused"`
 	// LeftOut says what of the newest nodes no file can hold, see render.View.
 	LeftOut []string `json:"left_out,omitempty"`
@@ -58,7 +58,8 @@ type Status struct {
 
 // The reasons of Status.Refused.
 const (
-	RefusedTemplate = "template"
-	RefusedEmpty    = "empty"
-	RefusedCheck    = "check"
+	RefusedTemplate  = "template"
+	RefusedEmpty     = "empty"
+	RefusedCheck     = "check"
+	RefusedPreflight = "preflight"
 )

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/pgsteer/pgsteer/agent/haproxycfg"
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/templates/render"
@@ -29,6 +30,7 @@ type worker struct {
 	runner               Runner
 	bus                  Bus
 	bring                func(ctx context.Context, before, after []byte) error
+	turn                 func(ctx context.Context, bouncer string, leads map[string]string) error
 	settleMin, settleMax time.Duration
 	status               atomic.Pointer[Status]
 	again                chan struct{} // try now what failed
@@ -39,6 +41,7 @@ type worker struct {
 	waiting, hold           string   // why nothing, or not all, is rendered
 	leftOut                 []string // of the newest view
 
+	roles      roles  // whom the desired texts name
 	desired    []Text // nil before the first
 	generation map[string]uint64
 	desiredIs  hash
@@ -47,8 +50,9 @@ type worker struct {
 	failedIs   hash // the last texts with which a reload failed
 	adopt      bool // the files on disk may be taken to be what runs
 	good       []Text
-	rejected   bool // the check refused the desired texts
-	owed       bool // the mark of an owed reload lies beside the files
+	rejected   bool              // the check or the preflight refused the desired texts
+	owed       bool              // the mark of an owed reload lies beside the files
+	binds      []haproxycfg.Bind // that what runs may have, beside those of the good copy and of the files on disk
 
 	backOff    *backoff.ExponentialBackOff
 	nextTry    topology.Mono
@@ -60,7 +64,7 @@ type worker struct {
 
 func newWorker(o Options, g Group) *worker {
 	w := &worker{
-		Group: g, views: o.Views, now: o.Now, runner: o.Runner, bus: o.Bus, bring: o.Bring,
+		Group: g, views: o.Views, now: o.Now, runner: o.Runner, bus: o.Bus, bring: o.Bring, turn: o.Turn,
 		log:       o.Logger.With("group", g.Name),
 		settleMin: o.SettleMin, settleMax: o.SettleMax, again: make(chan struct{}, 1),
 		guard: newGuard(g.EmptyHold), backOff: backoff.NewExponentialBackOff(),
@@ -68,7 +72,7 @@ func newWorker(o Options, g Group) *worker {
 	}
 	w.backOff.InitialInterval, w.backOff.MaxInterval = time.Second, time.Minute
 	w.backOff.Multiplier, w.backOff.RandomizationFactor = 2, 0.2
-	w.counts.Refused = map[string]uint64{RefusedTemplate: 0, RefusedEmpty: 0, RefusedCheck: 0}
+	w.counts.Refused = map[string]uint64{RefusedTemplate: 0, RefusedEmpty: 0, RefusedCheck: 0, RefusedPreflight: 0}
 	w.publish()
 	return w
 }
@@ -108,6 +112,9 @@ func (w *worker) start() {
 	if !w.adopt {
 		w.good = w.kept(endGood)
 	}
+	if w.owed {
+		w.mayHave(w.kept(endRejected))
+	}
 }
 
 // note takes notice of changed clusters.
@@ -119,6 +126,7 @@ func (w *worker) note(clusters []string) {
 	if w.firstChange == 0 {
 		w.firstChange = w.lastChange
 	}
+	w.roles.urgent = w.roles.urgent || w.isUrgent(clusters)
 }
 
 // renderDue is when to render: once changes have settled, or without any at
@@ -126,6 +134,9 @@ func (w *worker) note(clusters []string) {
 func (w *worker) renderDue() topology.Mono {
 	if w.firstChange == 0 {
 		return w.recheck
+	}
+	if w.roles.urgent {
+		return w.firstChange
 	}
 	return min(w.lastChange.Add(w.settleMin), w.firstChange.Add(w.settleMax))
 }
@@ -167,7 +178,7 @@ func earliest(a, b topology.Mono) topology.Mono {
 // earlier ones stay desired.
 func (w *worker) render() {
 	now := w.now().Mono
-	w.firstChange, w.lastChange, w.recheck = 0, 0, 0
+	w.firstChange, w.lastChange, w.recheck, w.roles.urgent = 0, 0, 0, false
 	snaps, missing := w.snapshots()
 	if len(missing) > 0 {
 		w.waiting = "the nodes are not known yet of " + strings.Join(missing, ", ")
@@ -175,7 +186,7 @@ func (w *worker) render() {
 		return
 	}
 	w.waiting = ""
-	c := w.guard.cover(render.ViewOf(snaps, w.Settings), now)
+	c := w.guard.cover(render.ViewOf(snaps, w.withBefore()), now)
 	w.leave(c.view.LeftOut)
 	w.recheck, w.hold = c.until, ""
 	if len(c.held) > 0 {
@@ -185,7 +196,7 @@ func (w *worker) render() {
 	if c.fresh {
 		w.counts.Refused[RefusedEmpty]++
 	}
-	if len(c.unknown) > 0 {
+	if len(c.unknown) > 0 || !w.nameable(c.view) {
 		return
 	}
 	texts, err := Once(w.Group, c.view)
@@ -194,6 +205,7 @@ func (w *worker) render() {
 		w.hold = err.Error()
 		return
 	}
+	w.roles.take(c.view, snaps)
 	w.generation = map[string]uint64{}
 	for _, s := range snaps {
 		if !slices.Contains(c.held, s.Cluster) {

@@ -1,8 +1,9 @@
 // Package builtin holds the templates that come with pgsteer.
 //
 // Guarantees: the texts are part of the program and the same for every run. They
-// read the view of package render and nothing else, and hold no verdict: what
-// they render changes with nodes and settings, never with a role.
+// read the view of package render and nothing else. But for PgBouncer's, which names
+// who serves since it has no checks, they hold no verdict: what they render changes
+// with nodes and settings, never with a role.
 package builtin
 
 import (
@@ -17,6 +18,11 @@ var files embed.FS
 // HAProxy is the name of the template for haproxy.cfg. It needs HAProxy 2.2 or
 // newer, one listen address at least, and an agent-check listener.
 const HAProxy = "haproxy.cfg"
+
+// PgBouncer is the name of the template for the section [databases] of one PgBouncer,
+// with one host for each entry: another host in a list would drop the connections to
+// all of it (PgBouncer issue 1536). It needs a view that names who serves.
+const PgBouncer = "pgbouncer.ini"
 
 const suffix = ".tmpl"
 

@@ -99,6 +99,10 @@ func goldens() []golden {
 		StatsSocket: "/tmp/pgsteer-test.sock", StatsListen: netip.MustParseAddrPort("127.0.0.1:8404"),
 		MaxConn: 4000, ServerMaxConn: 90, MaxSpreadChecks: 1500000, AgentInterval: 250000000,
 	}
+	full.Refuse = map[render.PoolID]netip.AddrPort{
+		{Cluster: "main", Pool: "primary"}: netip.MustParseAddrPort("127.0.0.1:7441"),
+		{Cluster: "main", Pool: "replica"}: netip.MustParseAddrPort("[::1]:7442"),
+	}
 	six := snapshot("main", 2, "").Nodes
 	six[0].Address.Host = "2001:db8::1"
 	return []golden{

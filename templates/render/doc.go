@@ -7,7 +7,8 @@
 //     network, and the same view and template give the same bytes. Each text is
 //     made twice and refused when the two differ.
 //   - A [View] holds nodes and settings and never a verdict, so a change of role
-//     cannot change a file. It is a value of its own: a template that writes into
+//     cannot change a file. The one exception is asked for: with [Settings.Roles] it
+//     names who serves, for programs that have no checks. It is a value of its own: a template that writes into
 //     it reaches nothing that anybody else reads.
 //   - Names, addresses and tags come from outside and are data. What could be
 //     read as syntax anywhere (a line break, a control character, an illegal

@@ -45,7 +45,7 @@ func functions(set *template.Template) template.FuncMap {
 		"hostport": hostport, "bindAddress": bindAddress, "hostOnly": hostOnly,
 		"haproxyName": haproxyName, "haproxyQuote": haproxyQuote, "haproxySocket": haproxySocket,
 		"haproxyTime": haproxyTime, "agentSend": agentSend,
-		"pgbouncerQuote": pgbouncerQuote, "pgDSN": pgDSN,
+		"pgbouncerQuote": pgbouncerQuote, "pgbouncerName": pgbouncerName, "pgDSN": pgDSN,
 		"withTag": withTag, "withoutTag": withoutTag,
 	})
 	return f

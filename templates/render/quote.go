@@ -193,6 +193,17 @@ func pgbouncerQuote(s string) (string, error) {
 	return "'" + strings.ReplaceAll(s, "'", "''") + "'", nil
 }
 
+// pgbouncerName checks the name of an entry of PgBouncer's [databases]. Other than its
+// manual says, 1.18 knows no quotes there (measured): what is not plain, it does not
+// load, and the whole file with it.
+func pgbouncerName(s string) (string, error) {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+	if s == "" || len(s) > 63 || strings.Trim(s, plain) != "" {
+		return "", fmt.Errorf("%s cannot stand in PgBouncer's file: up to 63 letters, digits, '_', '.' and '-'", quoted(s))
+	}
+	return s, nil
+}
+
 // pgDSN makes a libpq connection string of names and values, in the given order.
 func pgDSN(pairs ...any) (string, error) {
 	if len(pairs)%2 != 0 {

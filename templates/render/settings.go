@@ -13,8 +13,17 @@ type Settings struct {
 	// Listen says where a balancer offers a pool. A pool without an entry gets no
 	// listener; its servers are rendered all the same.
 	Listen map[PoolID][]netip.AddrPort
+	// Refuse says where a pool's clients are told why no node takes them. A pool
+	// without an entry closes their connections.
+	Refuse map[PoolID]netip.AddrPort
 	// Options are the balancer's own settings.
 	Options Options
+	// Roles has the view name who serves each pool. Before is whom the file names now,
+	// by node: who still serves stays.
+	Roles  bool
+	Before map[PoolID]string
+	// Databases are those of the PgBouncer that reads the file.
+	Databases []Database
 	// Vars are the operator's own values for the operator's own templates.
 	Vars map[string]string
 }

@@ -20,6 +20,8 @@ type View struct {
 	Agent   netip.AddrPort
 	Options Options           // every default filled in
 	Vars    map[string]string // the operator's own values
+	// Databases are those of the PgBouncer that reads the file; see Leads.
+	Databases []Database
 	// LeftOut says, a sentence each and sorted, which nodes and tags no file can
 	// hold and why; everything else is here. It is for the log.
 	LeftOut []string
@@ -38,7 +40,12 @@ type Pool struct {
 	Name    string
 	Mode    topology.Mode
 	Listen  []netip.AddrPort // where the balancer offers it; may be empty
+	Refuse  netip.AddrPort   // where clients are told why no node takes them; may be invalid
 	Servers []Server         // by name; may be empty
+	// Serving is the one server for programs that have no checks, such as PgBouncer:
+	// the writer, or one that is up in a read pool. Only files that are marked to name
+	// roles have it; else it is empty.
+	Serving []Server
 }
 
 // IsWrite reports whether the pool's mode is write.
@@ -70,7 +77,7 @@ const TagZone = "zone"
 // matter. Servers are the snapshots' nodes, whatever their verdicts, but for
 // what LeftOut names.
 func ViewOf(snaps []*topology.Snapshot, s Settings) View {
-	v := View{Agent: s.Agent, Options: s.Options.withDefaults(), Vars: maps.Clone(s.Vars)}
+	v := View{Agent: s.Agent, Options: s.Options.withDefaults(), Vars: maps.Clone(s.Vars), Databases: slices.Clone(s.Databases)}
 	if v.Vars == nil {
 		v.Vars = map[string]string{}
 	}
@@ -94,6 +101,7 @@ func (v *View) addCluster(snap *topology.Snapshot, s Settings) {
 	for _, p := range snap.Pools {
 		pool := Pool{Cluster: snap.Cluster, Name: p.Pool, Mode: p.Mode}
 		pool.Listen = slices.SortedFunc(slices.Values(s.Listen[PoolID{snap.Cluster, p.Pool}]), netip.AddrPort.Compare)
+		pool.Refuse = s.Refuse[PoolID{snap.Cluster, p.Pool}]
 		for _, n := range nodes {
 			n.Address = offered(p, n)
 			if err := n.Address.Check(); err != nil {
@@ -101,6 +109,9 @@ func (v *View) addCluster(snap *topology.Snapshot, s Settings) {
 				continue
 			}
 			pool.Servers = append(pool.Servers, serverOf(n, pool))
+		}
+		if s.Roles {
+			pool.Serving = serving(p, pool, s.Before[PoolID{snap.Cluster, p.Pool}])
 		}
 		c.Pools = append(c.Pools, pool)
 	}
