@@ -17,14 +17,17 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/pgsteer/pgsteer/agent/drain"
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/maintenance"
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// Options configures a Server. All but Logger are required.
+// Options configures a Server. All but Drains and Logger are required.
 type Options struct {
-	Book     *maintenance.Book
+	Book *maintenance.Book
+	// Drains are those of this agent; nil: it ends no sessions.
+	Drains   *drain.Runner
 	Views    *latest.Map[string, topology.View]
 	Now      topology.Ticker
 	Clusters func() []string
@@ -42,6 +45,8 @@ const (
 	maxCallers = 1024
 	maxBody    = 16 << 10
 	storeWait  = 3 * time.Second
+	// prepareWait bounds the look at a node whose sessions are to be ended.
+	prepareWait = 3 * time.Second
 )
 
 // Server is an http.Handler for the paths below /admin/ and /api/v1/maintenance.
@@ -88,18 +93,18 @@ func (s *Server) guarded(needs role, serve func(http.ResponseWriter, call)) http
 			return
 		}
 		tokens := s.o.Tokens()
-		c := call{r, tokens.who(r), from}
+		c := call{r, tokens.who(r, s.o.Now().Wall), from}
 		switch {
 		case c.caller.role >= needs:
 			serve(w, c)
 			return
-		case needs == admin && len(tokens.Admins) == 0:
+		case needs == admin && tokens.closed():
 			fail(w, http.StatusForbidden, "this agent takes no changes: maintenance.admin_token_file is not set")
 		case c.caller.role == nobody:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			fail(w, http.StatusUnauthorized, "a valid token is needed (Authorization: Bearer …)")
 		default:
-			fail(w, http.StatusForbidden, "this token may look and change nothing: an admin's is needed")
+			fail(w, http.StatusForbidden, "this "+c.caller.by+" may look and change nothing: an admin's is needed")
 		}
 		if needs == admin {
 			s.audit(c, "refused: no right", target(r))
@@ -136,7 +141,7 @@ func (s *Server) audit(c call, what string, t maintenance.Target, more ...any) {
 		level = slog.LevelWarn
 	}
 	s.o.Logger.Log(context.WithoutCancel(c.Context()), level, "maintenance", append([]any{
-		"audit", what, "target", t.String(), "token", c.caller.name, "from", c.from,
+		"audit", what, "target", t.String(), c.caller.by, c.caller.name, "from", c.from,
 	}, more...)...)
 }
 

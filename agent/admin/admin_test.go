@@ -6,6 +6,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,5 +162,28 @@ func TestUndecided(t *testing.T) {
 	}
 	if w := r.ask("DELETE", "/admin/maintenance/gone/n7", "192.0.2.1:1", "Bearer admin-0123456789"); w.Code != 200 {
 		t.Errorf("the end of a record of what is gone: %d %s", w.Code, w.Body)
+	}
+}
+
+// The manual has every key of a POST, and no other.
+func TestManualHasTheKeys(t *testing.T) {
+	b, err := os.ReadFile("../../docs/maintenance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(b), "| key | meaning |\n|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var got, want []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(table, -1) {
+		got = append(got, m[1])
+	}
+	for f := range reflect.TypeFor[Change]().Fields() {
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		want = append(want, key)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("the manual has %v, the program %v", got, want)
 	}
 }

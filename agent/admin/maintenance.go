@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/drain"
 	"github.com/pgsteer/pgsteer/agent/maintenance"
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -23,7 +24,12 @@ type Change struct {
 	// For is how long it lasts, such as "30m"; empty: until it is ended.
 	For string `json:"for,omitempty"`
 	// Drain is how long sessions may go on, such as "5m"; empty: as long as they like.
+	// Then balancers end them, unless one of the next two says otherwise.
 	Drain string `json:"drain,omitempty"`
+	// EndIdle ends sessions at the server while they are between two transactions.
+	EndIdle bool `json:"end_idle,omitempty"`
+	// Terminate ends the rest there after Drain.
+	Terminate bool `json:"terminate,omitempty"`
 	// Force takes out what would be refused otherwise.
 	Force bool `json:"force,omitempty"`
 }
@@ -34,6 +40,9 @@ type State struct {
 	EnteredAt *time.Time `json:"entered_at,omitempty"`
 	// Record is for targets within a cluster.
 	Record *maintenance.Record `json:"record,omitempty"`
+	// Drain is what became of its sessions, also after the maintenance, where this
+	// agent ended them.
+	Drain *drain.Report `json:"drain,omitempty"`
 }
 
 // Answer is the answer to POST and DELETE.
@@ -76,13 +85,17 @@ func (s *Server) show(w http.ResponseWriter, c call) {
 		return
 	}
 	r, _ := s.o.Book.Set().Get(t)
-	if !r.Active(s.o.Book.Now()) {
-		answer(w, http.StatusOK, State{})
-		return
+	var st State
+	if r.Active(s.o.Book.Now()) {
+		st = State{Enabled: true, EnteredAt: &r.Since}
+		if t != maintenance.Agent {
+			st.Record = &r
+		}
 	}
-	st := State{Enabled: true, EnteredAt: &r.Since}
-	if t != maintenance.Agent {
-		st.Record = &r
+	if s.o.Drains != nil {
+		if rep, ok := s.o.Drains.Report(t); ok {
+			st.Drain = &rep
+		}
 	}
 	answer(w, http.StatusOK, st)
 }
@@ -110,6 +123,9 @@ func (s *Server) enter(w http.ResponseWriter, c call) {
 			return
 		}
 	}
+	if (ch.EndIdle || ch.Terminate) && !s.prepared(w, c, &r) {
+		return
+	}
 	var before maintenance.Record
 	var changed bool
 	err = s.change(c, t, func(set maintenance.Set) (next maintenance.Set, news bool) {
@@ -125,9 +141,27 @@ func (s *Server) enter(w http.ResponseWriter, c call) {
 		a = Answer{Status: AlreadyIn, EnteredAt: &before.Since}
 	}
 	if changed {
-		s.audit(c, "start", t, "who", r.Who, "reason", r.Reason, "for", ch.For, "drain", ch.Drain, "force", ch.Force)
+		s.audit(c, "start", t, "who", r.Who, "reason", r.Reason, "for", ch.For, "drain", ch.Drain,
+			"end_idle", ch.EndIdle, "terminate", ch.Terminate, "force", ch.Force)
 	}
 	answer(w, http.StatusOK, a)
+}
+
+// prepared has this agent drain a target once its record says so, and refuses where
+// nobody could.
+func (s *Server) prepared(w http.ResponseWriter, c call, r *maintenance.Record) bool {
+	ctx, cancel := context.WithTimeout(c.Context(), prepareWait)
+	defer cancel()
+	err := errors.New("this agent ends no sessions")
+	if s.o.Drains != nil {
+		r.Sessions, err = s.o.Drains.Prepare(ctx, r.Target, r.Sessions)
+	}
+	if err == nil {
+		return true
+	}
+	s.audit(c, "refused", r.Target, "why", err.Error())
+	fail(w, http.StatusConflict, fmt.Sprintf("%s was not taken out, since its sessions could not be ended: %v. Nothing was changed", r.Target, err))
+	return false
 }
 
 // leave puts a target back.
@@ -145,6 +179,9 @@ func (s *Server) leave(w http.ResponseWriter, c call) {
 	if err != nil {
 		s.unstored(w, c, t, err)
 		return
+	}
+	if s.o.Drains != nil {
+		s.o.Drains.Settle(t) // after the answer nobody is ended
 	}
 	a := Answer{Status: AlreadyOut}
 	if changed {
@@ -253,6 +290,16 @@ func (ch Change) record(t maintenance.Target, c caller, now time.Time) (maintena
 			return r, fmt.Errorf("%s: %q is no time, such as 30m or 1h30m", times.key, times.text)
 		}
 		*times.at = now.Add(d)
+	}
+	if ch.EndIdle || ch.Terminate {
+		switch {
+		case r.DrainUntil.IsZero():
+			return r, errors.New("end_idle and terminate need drain: how long transactions are waited for")
+		case !r.Until.IsZero() && !r.Until.After(r.DrainUntil):
+			return r, errors.New("drain must be shorter than for: with the maintenance the ending of sessions ends too")
+		}
+		r.Sessions = maintenance.Sessions{Deadline: r.DrainUntil, EndIdle: ch.EndIdle, Terminate: ch.Terminate}
+		r.DrainUntil = time.Time{} // balancers keep theirs: clients hear the server's own word
 	}
 	return r, r.Check()
 }

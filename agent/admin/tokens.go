@@ -3,10 +3,13 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 )
 
 // minToken is the length of the shortest token that is taken: what fits here must
@@ -48,11 +51,22 @@ func ParseTokens(text []byte) ([]Token, error) {
 	return all, nil
 }
 
-// Tokens are who may do what. Who may change things may look at them too.
+// Tokens are who may do what. Who may change things may look at them too. Without
+// any of them everybody may look, and without an admin nobody may change anything.
 type Tokens struct {
-	Viewers []Token // none, and no Admins either: everybody may look
-	Admins  []Token // none: nobody may change anything
+	Viewers, Admins []Token
+	// ViewerNames and AdminNames are in certificates that clients show, as their
+	// common name or a subject alternative name.
+	ViewerNames, AdminNames []string
 }
+
+// open: everybody may look.
+func (t Tokens) open() bool {
+	return len(t.Viewers)+len(t.Admins)+len(t.ViewerNames)+len(t.AdminNames) == 0
+}
+
+// closed: nobody may change anything.
+func (t Tokens) closed() bool { return len(t.Admins)+len(t.AdminNames) == 0 }
 
 // role is what a caller may do.
 type role uint8
@@ -67,19 +81,73 @@ const (
 // caller is who asks.
 type caller struct {
 	role role
-	name string // of the token
+	name string // of the token, or in the certificate
+	by   string // what showed it: byToken or byCertificate
 }
 
-// who finds the caller by the token of a request. Every token is compared, each
+// What shows who a caller is.
+const (
+	byToken       = "token"
+	byCertificate = "certificate"
+)
+
+// who finds the caller by the token and the certificate of a request; the one that
+// may do more counts.
+func (t Tokens) who(r *http.Request, now time.Time) caller {
+	c := t.byToken(r)
+	if shown := t.byCertificate(r, now); shown.role > c.role {
+		return shown
+	}
+	return c
+}
+
+// byCertificate finds the caller by a certificate that the listener has verified. A
+// connection may outlive it: then it counts no more.
+func (t Tokens) byCertificate(r *http.Request, now time.Time) caller {
+	c := caller{by: byCertificate}
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return c
+	}
+	leaf := r.TLS.VerifiedChains[0][0]
+	if now.After(leaf.NotAfter) || now.Before(leaf.NotBefore) {
+		return c
+	}
+	for _, of := range []struct {
+		role  role
+		names []string
+	}{{viewer, t.ViewerNames}, {admin, t.AdminNames}} {
+		for _, name := range namesIn(leaf) {
+			if slices.Contains(of.names, name) {
+				c.role, c.name = of.role, name
+			}
+		}
+	}
+	return c
+}
+
+// namesIn are the names of a certificate's owner; empty ones are none.
+func namesIn(c *x509.Certificate) []string {
+	names := append([]string{c.Subject.CommonName}, c.DNSNames...)
+	names = append(names, c.EmailAddresses...)
+	for _, u := range c.URIs {
+		names = append(names, u.String())
+	}
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	return slices.DeleteFunc(names, func(n string) bool { return n == "" })
+}
+
+// byToken finds the caller by the token of a request. Every token is compared, each
 // by its hash in constant time, so that the time tells nothing of them.
-func (t Tokens) who(r *http.Request) caller {
+func (t Tokens) byToken(r *http.Request) caller {
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		given = ""
 	}
 	sum := sha256.Sum256([]byte(strings.TrimSpace(given)))
-	c := caller{}
-	if len(t.Viewers)+len(t.Admins) == 0 {
+	c := caller{by: byToken}
+	if t.open() {
 		c.role = viewer
 	}
 	for _, of := range []struct {
@@ -88,7 +156,7 @@ func (t Tokens) who(r *http.Request) caller {
 	}{{viewer, t.Viewers}, {admin, t.Admins}} {
 		for _, known := range of.tokens {
 			if subtle.ConstantTimeCompare(sum[:], known.sum[:]) == 1 {
-				c = caller{of.role, known.Name}
+				c.role, c.name = of.role, known.Name
 			}
 		}
 	}
