@@ -6,6 +6,8 @@ BIN     := bin/pgsteer
 TEST    ?= .
 BENCH   ?= .
 COUNT   ?= 1
+# What a benchmark of gaps needs for 30 switchovers and 10 crashes.
+BENCHTIME ?= $(if $(findstring Gap,$(BENCH)),10x,1s)
 HISTORIES ?= 10000
 TIMEOUT ?= 25m
 PKGS    ?= ./...
@@ -26,15 +28,17 @@ test: ## Run every test, against real servers too; installs what is missing (as 
 	$(GO) vet $(PKGS)
 	$(GO) test -race -shuffle=on -timeout $(TIMEOUT) -run '$(TEST)' $(PKGS)
 	$(if $(filter .,$(TEST)),$(GO) test -timeout $(TIMEOUT) -run Fleet ./watchers/consul) # skipped with -race, see bubble there
+	$(if $(filter ./...,$(PKGS)),cd xds/grpctest && $(GO) vet ./... && $(GO) test -race -timeout $(TIMEOUT) -run '$(TEST)' ./...) # a module of its own
 
 histories: ## Play random histories against the rules, new ones each time: make histories HISTORIES=10000
 	PGSTEER_HISTORIES=$(HISTORIES) $(GO) test -v -count=1 -timeout 12h -run 'Model|Invariant|Property|Trap|DecidesNothing|CountsOnce' ./agent/engine
 
 bench: ## Run the benchmarks in Go's format: make bench BENCH=pattern COUNT=6
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m $(PKGS)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -p 1 -benchtime $(BENCHTIME) -count $(COUNT) -timeout 120m $(PKGS)
 
 lint: ## Check formatting and style
 	$(GO) tool -modfile=tools/go.mod golangci-lint run
+	cd xds/grpctest && $(GO) tool -modfile=../../tools/go.mod golangci-lint run
 
 fmt: ## Format the code
 	$(GO) tool -modfile=tools/go.mod gofumpt -w agent cmd internal templates watchers xds

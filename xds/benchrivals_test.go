@@ -30,7 +30,7 @@ func assignments(b *testing.B, odd bool) (all map[string]types.Resource, names [
 			b.Fatal(err)
 		}
 		name := set.Endpoints[0].GetClusterName()
-		all[name], names = set.Endpoints[0], append(names, name)
+		all[name], names = set.Endpoints[0].ClusterLoadAssignment, append(names, name)
 	}
 	return all, names
 }

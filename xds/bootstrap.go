@@ -15,6 +15,9 @@ type BootstrapOptions struct {
 	NodeID string
 	// Cluster is Envoy's own service cluster, for its statistics. Zero: "pgsteer".
 	Cluster string
+	// Zone in which this Envoy is. Its read pools then prefer the nodes of that zone.
+	// Empty: none in particular.
+	Zone string
 	// Clusters are the database clusters this Envoy shall know. None: all.
 	Clusters []string
 	// Servers are where agents serve Envoys. Envoy subscribes to one, and to another
@@ -29,11 +32,13 @@ type BootstrapOptions struct {
 	AdminAddress topology.Address
 }
 
-// BootstrapTLS is how an Envoy speaks TLS to its agents. Files are read by Envoy,
-// when it starts.
+// BootstrapTLS is how an Envoy speaks TLS to its agents. Files are read by Envoy.
 type BootstrapTLS struct {
 	CAFile            string // of the agents' certificates; empty: no TLS
 	CertFile, KeyFile string // Envoy's own; empty: none
+	// Secrets is a folder with what SecretFiles returns. Envoy then takes files that
+	// were moved into place for its next connection. Empty: it reads them when it starts.
+	Secrets string
 	// ServerName must be in the agents' certificates. Needed with CAFile.
 	ServerName string
 }
@@ -46,23 +51,40 @@ func (t BootstrapTLS) text() string {
 	if _, literal := (topology.Address{Host: t.ServerName}).IP(); literal {
 		kind = "IP_ADDRESS"
 	}
-	if t.CertFile != "" {
+	text := bootstrapTLS
+	switch {
+	case t.Secrets != "":
+		text = bootstrapTLSHead + bootstrapTLSFollowed
+		if t.CertFile != "" {
+			own = "\n          tls_certificate_sds_secret_configs: [" + t.byFile(secretOwn) + "]"
+		}
+	case t.CertFile != "":
 		own = fmt.Sprintf("\n          tls_certificates: [{certificate_chain: {filename: %s}, private_key: {filename: %s}}]",
 			strconv.Quote(t.CertFile), strconv.Quote(t.KeyFile))
 	}
-	return strings.NewReplacer("${name}", strconv.Quote(t.ServerName), "${kind}", kind, "${ca}", strconv.Quote(t.CAFile), "${own}", own).Replace(bootstrapTLS)
+	return strings.NewReplacer("${name}", strconv.Quote(t.ServerName), "${kind}", kind, "${ca}", strconv.Quote(t.CAFile), "${own}", own,
+		"${roots}", t.byFile(secretRoots)).Replace(text)
 }
 
-const bootstrapTLS = `    transport_socket:
+const bootstrapTLSHead = `    transport_socket:
       name: envoy.transport_sockets.tls
       typed_config:
         "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
         sni: ${name}
         common_tls_context:
           alpn_protocols: [h2]${own}
-          validation_context:
+`
+
+const bootstrapTLS = bootstrapTLSHead + `          validation_context:
             trusted_ca: {filename: ${ca}}
             match_typed_subject_alt_names: [{san_type: ${kind}, matcher: {exact: ${name}}}]
+`
+
+// bootstrapTLSFollowed has the certificates in files that Envoy follows.
+const bootstrapTLSFollowed = `          combined_validation_context:
+            validation_context_sds_secret_config: ${roots}
+            default_validation_context:
+              match_typed_subject_alt_names: [{san_type: ${kind}, matcher: {exact: ${name}}}]
 `
 
 // Bootstrap returns the configuration file of an Envoy that subscribes to this
@@ -91,8 +113,15 @@ func Bootstrap(o BootstrapOptions) string {
 	return strings.NewReplacer(
 		"${clusters}", strconv.Quote(filepath.Join(o.Files, clustersFile)), "${listeners}", strconv.Quote(filepath.Join(o.Files, listenersFile)),
 		"${admin}", admin(o.AdminAddress), "${node}", strconv.Quote(o.NodeID), "${cluster}", strconv.Quote(o.Cluster),
-		"${metadata}", metadata(o.Clusters), "${type}", discovery, "${servers}", strings.Join(servers, ""), "${tls}", o.TLS.text(),
+		"${metadata}", locality(o.Zone)+metadata(o.Clusters), "${type}", discovery, "${servers}", strings.Join(servers, ""), "${tls}", o.TLS.text(),
 	).Replace(text)
+}
+
+func locality(zone string) string {
+	if zone == "" {
+		return ""
+	}
+	return fmt.Sprintf("\n  locality: {zone: %s}     # read pools prefer its nodes", strconv.Quote(zone))
 }
 
 func metadata(clusters []string) string {

@@ -48,15 +48,21 @@ func newRig(tb testing.TB, o Options) *rig {
 
 func newRigAt(tb testing.TB, o Options, addr string) *rig {
 	tb.Helper()
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return newRigOn(tb, o, ln, ln.Addr().String())
+}
+
+// newRigOn serves on ln, and connects to target.
+func newRigOn(tb testing.TB, o Options, ln net.Listener, target string, dial ...grpc.DialOption) *rig {
+	tb.Helper()
 	if o.Views == nil {
 		o.Views = new(latest.Map[string, topology.View])
 	}
 	if o.Settings.Listen == nil {
 		o.Settings.Listen = listenAnywhere
-	}
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		tb.Fatal(err)
 	}
 	r := &rig{views: o.Views, server: New(o), addr: ln.Addr().String()}
 	if o.Now == nil { // gRPC takes no less than a second
@@ -76,7 +82,8 @@ func newRigAt(tb testing.TB, o Options, addr string) *rig {
 			tb.Errorf("the server ended with %v", err)
 		}
 	}
-	r.conn, err = grpc.NewClient(r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	var err error
+	r.conn, err = grpc.NewClient(target, append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -145,12 +152,19 @@ type delta struct {
 	t      testing.TB
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	in     chan *discoveryv3.DeltaDiscoveryResponse
+	zone   string // where it is
+	hangUp func()
 }
 
 func (r *rig) delta(tb testing.TB) *delta {
 	tb.Helper()
+	return newDelta(tb, r.conn)
+}
+
+func newDelta(tb testing.TB, conn *grpc.ClientConn) *delta {
+	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(r.conn).DeltaAggregatedResources(ctx)
+	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -167,13 +181,14 @@ func (r *rig) delta(tb testing.TB) *delta {
 			d.in <- m
 		}
 	}()
-	tb.Cleanup(func() { cancel(); <-done })
+	d.hangUp = func() { cancel(); <-done }
+	tb.Cleanup(d.hangUp)
 	return d
 }
 
 func (d *delta) send(q *discoveryv3.DeltaDiscoveryRequest) {
 	d.t.Helper()
-	q.Node = &corev3.Node{Id: "test"}
+	q.Node = &corev3.Node{Id: "test", Locality: &corev3.Locality{Zone: d.zone}}
 	if err := d.stream.Send(q); err != nil {
 		d.t.Fatal(err)
 	}
@@ -249,6 +264,9 @@ func text(tb testing.TB, name string, value []byte, k kind) string {
 		return m.GetName()
 	case kindListener:
 		m := unpack(tb, value, new(listenerv3.Listener))
+		if m.GetApiListener() != nil {
+			return m.GetName() + " api"
+		}
 		return m.GetName() + " " + m.GetFilterChains()[0].GetName()
 	default:
 		m := unpack(tb, value, new(endpointv3.ClusterLoadAssignment))
@@ -342,7 +360,7 @@ func (r *rig) waiting(tb testing.TB) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		n := kind(0)
-		for st := range s.streams {
+		for st := range s.roster.streams {
 			for _, u := range st.subs {
 				if u != nil && u.waiting != nil {
 					n++

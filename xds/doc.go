@@ -13,13 +13,16 @@
 // its sessions. An Envoy with a certificate is the node that this names and no
 // other. What is served can be written into files too.
 //
+// A client that says in which zone it is gets that zone's nodes first. What gRPC
+// clients need is there for those who ask for it by name, and no wildcard shows it.
+//
 // Absence is dangerous: a list that lacks a listener deletes it. Therefore no
 // answer at all is given until every cluster is decided or its saved writer is
 // known, a cluster of which nothing is known any more keeps what was published
 // last, and an assignment is emptied but never removed.
 //
-// The gRPC streams, nonces and subscriptions are go-control-plane's; the state
-// behind them is this package's own (store), since the library's caches send
-// listeners ahead of endpoints when an acknowledgement is outstanding, and
-// answer a first refusal with the same bytes for ever.
+// The gRPC streams and nonces are go-control-plane's, and the subscriptions of the
+// state of the world; all else is this package's own (store), since the library's
+// caches send listeners ahead of endpoints when an acknowledgement is outstanding,
+// and answer a first refusal with the same bytes for ever.
 package xds

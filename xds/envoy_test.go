@@ -87,6 +87,11 @@ func newBackend(t *testing.T, name string) *backend {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newBackendAt(t, name, ln)
+}
+
+func newBackendAt(t *testing.T, name string, ln net.Listener) *backend {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -175,7 +180,13 @@ func newCluster(t *testing.T) *cluster {
 func newClusterWith(t *testing.T, mode resources.Sessions) *cluster {
 	t.Helper()
 	findEnvoy(t)
-	c := &cluster{t: t, a: newBackend(t, "n1"), b: newBackend(t, "n2")}
+	return newClusterOf(t, mode, resources.ServerTLS{}, newBackend(t, "n1"), newBackend(t, "n2"))
+}
+
+func newClusterOf(t *testing.T, mode resources.Sessions, secure resources.ServerTLS, a, b *backend) *cluster {
+	t.Helper()
+	c := &cluster{t: t, a: a, b: b}
+	c.settings.ServerTLS = secure
 	free, err := net.Listen("tcp", "127.0.0.1:0") // Envoy takes the port over in a moment
 	if err != nil {
 		t.Fatal(err)
@@ -195,9 +206,13 @@ func newClusterWith(t *testing.T, mode resources.Sessions) *cluster {
 
 // decide publishes verdicts on the two backends.
 func (c *cluster) decide(held string, a, b topology.Verdict) {
+	c.decideWith(a, b, func(snap *topology.Snapshot) { snap.Held = held })
+}
+
+func (c *cluster) decideWith(a, b topology.Verdict, and func(*topology.Snapshot)) {
 	c.gen++
 	snap := decision("main", c.gen, a, b)
-	snap.Held = held
+	and(snap)
 	for i, addr := range []topology.Address{c.a.address(), c.b.address()} {
 		snap.Nodes[i].Address = addr
 		for p := range snap.Pools {

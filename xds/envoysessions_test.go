@@ -68,6 +68,23 @@ func TestEnvoySessionsHealthCheck(t *testing.T) {
 	c.live("opened while the agent does not answer", c.reachAll("n2", 1))
 }
 
+// TestEnvoyCheckedClusterIsHeld: other settings leave sessions in Envoy's sight, so
+// that those of before end too when their node goes down.
+func TestEnvoyCheckedClusterIsHeld(t *testing.T) {
+	c := newClusterWith(t, resources.SessionsHealthCheck)
+	c.decide("", up, down)
+	startEnvoy(t, BootstrapOptions{Servers: []topology.Address{mustParse(t, c.rig.addr)}})
+	held := c.reachAll("n1", 5)
+	other := c.settings
+	other.ConnectTimeout = 2 * time.Second
+	c.rig.server.Reconfigure(other)
+	until(t, "the cluster is held", func() bool { return slices.Equal(c.rig.server.Status().HeldClusters, []string{"main/primary"}) })
+	held = append(held, c.reach("n1"))
+	c.decide("", down, up)
+	c.cut(held, time.Now())
+	c.reach("n2")
+}
+
 // gone publishes a decision in which n2 is the writer and n1 is no node any more.
 func (c *cluster) gone() {
 	c.gen++

@@ -91,12 +91,15 @@ func (f *files) write() error {
 	var all [kinds][]*anypb.Any
 	endpoints := make(map[string]string)
 	for _, cluster := range slices.Sorted(maps.Keys(sets)) {
-		for k, named := range sets[cluster] {
-			for _, name := range slices.Sorted(maps.Keys(named)) {
-				r := named[name].wire.GetResource()
+		for k, of := range sets[cluster] {
+			for _, name := range slices.Sorted(maps.Keys(of)) {
+				if named(name) {
+					continue // who reads files asks for nothing by name
+				}
+				r := of[name].wire.GetResource()
 				switch kind(k) {
 				case kindEndpoint:
-					text, err := response(named[name].version, r)
+					text, err := response(of[name].version, r)
 					if err != nil {
 						return err
 					}

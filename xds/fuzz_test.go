@@ -128,7 +128,7 @@ func FuzzRequests(f *testing.F) {
 		}
 		s.store.mu.Lock()
 		defer s.store.mu.Unlock()
-		if len(s.store.streams) > 0 {
+		if s.store.roster.open > 0 {
 			t.Error("a stream that ended is still there")
 		}
 		for _, table := range s.store.tables {

@@ -4,10 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pgsteer/pgsteer/xds/resources"
 )
 
 // Memory keeps which listeners stand at Envoys over a restart. Without it an
@@ -28,7 +35,8 @@ type standing struct {
 	Bytes   []byte `json:"bytes"`
 }
 
-// hold keeps listeners as they stand. Every difference in one ends its sessions,
+// hold keeps listeners as they stand, and the clusters of pools with health checks,
+// see [hold.keepChecked]. Every difference in one ends its sessions,
 // so a listener changes when its writer does, whose sessions end in any case, or
 // when the operator gives another word of release. All of it belongs to the
 // goroutine of the publisher, but for saving.
@@ -41,6 +49,10 @@ type hold struct {
 	mu       sync.Mutex // guards withheld
 	withheld map[string]struct{}
 }
+
+// ofCluster is what a cluster is called where listeners have their names. No name of
+// a pool has a space.
+const ofCluster = "cluster "
 
 func newHold(m Memory, release string, log *slog.Logger) *hold {
 	h := &hold{
@@ -67,6 +79,9 @@ func newHold(m Memory, release string, log *slog.Logger) *hold {
 func (h *hold) keep(next map[string]*resource, writers map[string]string) {
 	changed := false
 	for name, r := range next {
+		if named(name) {
+			continue // no client ends sessions for it
+		}
 		wanted := standing{Release: h.release, Bytes: r.wire.GetResource().GetValue()}
 		if w, write := writers[name]; write {
 			wanted.Writer = &w
@@ -87,13 +102,62 @@ func (h *hold) keep(next map[string]*resource, writers map[string]string) {
 	}
 }
 
-// forget drops the listeners of a cluster that are not in its new set.
-func (h *hold) forget(cluster string, next map[string]*resource) {
+// keepChecked puts clusters of a new set back as they stand, with the names of their
+// endpoints. Envoy ends the sessions of a node that is down by its check alone, and
+// those from before a change of the cluster are asked about no more: they would
+// outlive their node's role. So such a cluster changes by another release; its TLS
+// alone changes at once, since nodes with renewed certificates could not be reached.
+func (h *hold) keepChecked(set *resources.Set) error {
+	changed := false
+	for i, c := range set.Clusters {
+		key := ofCluster + c.GetName()
+		old, stands := h.stand[key]
+		if _, checked := set.Checked[c.GetName()]; !checked {
+			if stands {
+				delete(h.stand, key)
+				h.note(key, false)
+				changed = true
+			}
+			continue
+		}
+		wanted, err := proto.MarshalOptions{Deterministic: true}.Marshal(c)
+		if err != nil {
+			return err
+		}
+		var before clusterv3.Cluster
+		if stands && old.Release == h.release && !bytes.Equal(old.Bytes, wanted) {
+			if err := proto.Unmarshal(old.Bytes, &before); err != nil {
+				return fmt.Errorf("the cluster %s as it stands: %w", c.GetName(), err)
+			}
+			if proto.Equal(before.GetTransportSocket(), c.GetTransportSocket()) {
+				set.Clusters[i] = &before
+				set.Endpoints[i].Rename(before.GetEdsClusterConfig().GetServiceName())
+				h.note(key, true)
+				continue
+			}
+		}
+		changed = changed || !stands || old.Release != h.release || !bytes.Equal(old.Bytes, wanted)
+		h.stand[key] = standing{Release: h.release, Bytes: wanted}
+		h.note(key, false)
+	}
+	if changed {
+		h.save()
+	}
+	return nil
+}
+
+// forget drops what is not in a cluster's new set.
+func (h *hold) forget(cluster string, next *encoded) {
 	gone := false
-	for name := range h.stand {
-		if clusterOf(name) == cluster && next[name] == nil {
-			delete(h.stand, name)
-			h.note(name, false)
+	for key := range h.stand {
+		name, checked := strings.CutPrefix(key, ofCluster)
+		k := kindListener
+		if checked {
+			k = kindCluster
+		}
+		if clusterOf(name) == cluster && (next == nil || next[k][name] == nil) {
+			delete(h.stand, key)
+			h.note(key, false)
 			gone = true
 		}
 	}
@@ -119,16 +183,28 @@ func (h *hold) note(name string, back bool) {
 		delete(h.withheld, name)
 	}
 	h.mu.Unlock()
-	if back && !was {
-		h.log.Warn("a changed listener is held back, since it would end its sessions; it is served when its writer changes, or when envoy.release gets another text", "listener", name)
+	if !back || was {
+		return
 	}
+	if cluster, checked := strings.CutPrefix(name, ofCluster); checked {
+		h.log.Warn("a changed cluster is held back, since Envoy would ask nobody any more about the sessions that it has; it is served when envoy.release gets another text", "cluster", cluster)
+		return
+	}
+	h.log.Warn("a changed listener is held back, since it would end its sessions; it is served when its writer changes, or when envoy.release gets another text", "listener", name)
 }
 
-// names are the listeners whose change is held back.
-func (h *hold) names() []string {
+// names are the listeners and the clusters whose change is held back.
+func (h *hold) names() (listeners, clusters []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Sorted(maps.Keys(h.withheld))
+	for _, key := range slices.Sorted(maps.Keys(h.withheld)) {
+		if name, checked := strings.CutPrefix(key, ofCluster); checked {
+			clusters = append(clusters, name)
+		} else {
+			listeners = append(listeners, key)
+		}
+	}
+	return listeners, clusters
 }
 
 // save hands what stands to the goroutine that writes it.

@@ -42,9 +42,9 @@ func (l leaving) note(snap *topology.Snapshot, old *publication, interval time.D
 	}
 	for pool, was := range old.checked {
 		here := present(snap, pool)
-		stay := slices.DeleteFunc(l[pool], func(x leaver) bool { return now >= x.until || slices.Contains(here, x.Host) })
+		stay := slices.DeleteFunc(l[pool], func(x leaver) bool { return now >= x.until || among(here, x.Host) })
 		for _, h := range was {
-			if !slices.Contains(here, h) {
+			if !among(here, h) {
 				stay = append(stay, leaver{h, now.Add(max(leavingLeast, leavingChecks*interval))})
 			}
 		}
@@ -61,6 +61,11 @@ func (l leaving) note(snap *topology.Snapshot, old *publication, interval time.D
 	return next, some
 }
 
+// among looks for a node at its address, whatever its zone: that may change.
+func among(all []resources.Host, h resources.Host) bool {
+	return slices.ContainsFunc(all, func(x resources.Host) bool { return x.Node == h.Node && x.Address == h.Address })
+}
+
 // present are the hosts of a pool by a decision.
 func present(snap *topology.Snapshot, name string) []resources.Host {
 	var all []resources.Host
@@ -68,9 +73,7 @@ func present(snap *topology.Snapshot, name string) []resources.Host {
 		if resources.Name(snap.Cluster, p.Pool) != name {
 			continue
 		}
-		for _, v := range p.Nodes {
-			all = append(all, resources.Host{Node: v.Node, Address: v.Address})
-		}
+		all = append(all, resources.Hosts(snap, p)...)
 	}
 	return all
 }

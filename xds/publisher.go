@@ -201,6 +201,9 @@ func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 	if err == nil && len(set.Withheld) > 0 && p.published[cluster] == nil {
 		return // not known yet: the cluster goes on waiting
 	}
+	if err == nil {
+		err = p.hold.keepChecked(&set)
+	}
 	var next *encoded
 	if err == nil {
 		next, err = encode(set)
@@ -222,7 +225,7 @@ func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 			}
 		}
 	}
-	p.hold.forget(cluster, next[kindListener])
+	p.hold.forget(cluster, next)
 	p.warn(cluster, pub)
 	p.published[cluster], p.news = pub, true
 	if n := p.store.apply(cluster, next); n > 0 {

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/xds/resources"
@@ -16,11 +18,17 @@ import (
 func (b *bubble) listener(pool string) string {
 	b.store.mu.Lock()
 	defer b.store.mu.Unlock()
-	r := b.store.tables[kindListener].current[pool]
+	r := b.store.tables[kindListener].resources[pool]
 	if r == nil {
 		return ""
 	}
 	return string(r.wire.GetResource().GetValue())
+}
+
+// held are the listeners that are held back.
+func (b *bubble) held() []string {
+	listeners, _ := b.pub.hold.names()
+	return listeners
 }
 
 // reconfigure takes settings that put every listener on a host.
@@ -62,18 +70,18 @@ func TestChangedListenerIsHeld(t *testing.T) {
 		b.at("first", "127.0.0.1", "127.0.0.1")
 		b.reconfigure("127.0.0.9", "")
 		b.at("after other settings", "127.0.0.1", "127.0.0.1")
-		same(t, "held", "main/primary main/replica", strings.Join(b.pub.hold.names(), " "))
+		same(t, "held", "main/primary main/replica", strings.Join(b.held(), " "))
 		b.set(decision("main", 2, drain, down, down), time.Hour)
 		b.at("while the writer drains", "127.0.0.1", "127.0.0.1")
 		b.set(decision("main", 3, down, up, down), time.Hour)
 		b.at("with another writer", "127.0.0.9", "127.0.0.1")
-		same(t, "held", "main/replica", strings.Join(b.pub.hold.names(), " "))
+		same(t, "held", "main/replica", strings.Join(b.held(), " "))
 		if w, known := b.pub.settings.Standing("main", "primary"); w != "n2" || !known {
 			t.Errorf("the standing writer is %q, %t", w, known)
 		}
 		b.reconfigure("127.0.0.9", "today")
 		b.at("once released", "127.0.0.9", "127.0.0.9")
-		same(t, "held", "", strings.Join(b.pub.hold.names(), " "))
+		same(t, "held", "", strings.Join(b.held(), " "))
 		b.reconfigure("", "")
 		if got := b.listener("main/primary"); got != "" {
 			t.Errorf("a pool without listener has %q", got)
@@ -159,5 +167,77 @@ func TestLeavingNodeStaysListed(t *testing.T) {
 		b.want(gone)
 		b.pass(time.Millisecond)
 		b.want(" 10.0.0.1=unhealthy 10.0.0.2=healthy")
+		moved := inZones(calm(3), "a", "b", "c")
+		moved.Urgent = 3
+		b.set(moved, time.Hour)
+		moved = inZones(calm(4), "a", "b", "b")
+		moved.Urgent = 4
+		b.set(moved, time.Hour)
+		same(t, "who left with another zone", 0, len(b.pub.leaving))
 	})
+}
+
+// TestCheckedClusterIsHeld: the cluster of a pool with health checks stays as Envoy
+// has it, endpoints included, whatever else is set and over a restart, until it is
+// released; another authority for its nodes is taken at once.
+func TestCheckedClusterIsHeld(t *testing.T) {
+	var kept memory
+	set := func(connect time.Duration, ca, release string, mode resources.Sessions) Settings {
+		return Settings{Release: release, Settings: resources.Settings{
+			ConnectTimeout: connect, ServerTLS: resources.ServerTLS{CA: ca},
+			Check:    resources.Check{Address: topology.Address{Host: "127.0.0.1", Port: 7432}},
+			Sessions: func(string, string) resources.Sessions { return mode },
+		}}
+	}
+	const checked = resources.SessionsHealthCheck
+	served := func(b *bubble) (cluster, endpoints string) {
+		b.store.mu.Lock()
+		defer b.store.mu.Unlock()
+		var c clusterv3.Cluster
+		if err := b.store.tables[kindCluster].resources["main/replica"].wire.GetResource().UnmarshalTo(&c); err != nil {
+			t.Fatal(err)
+		}
+		endpoints = c.GetEdsClusterConfig().GetServiceName()
+		if b.store.tables[kindEndpoint].resources[endpoints] == nil {
+			t.Errorf("there are no endpoints %s", endpoints)
+		}
+		return c.GetConnectTimeout().AsDuration().String() + " " + c.GetTransportSocket().GetName(), endpoints
+	}
+	take := func(b *bubble, s Settings) {
+		(&Server{publisher: b.pub}).Reconfigure(s)
+		b.pass(0)
+	}
+	var first string
+	inBubbleWith(t, []string{"main"}, Options{Memory: &kept, Settings: set(time.Second, "", "", checked)}, func(b *bubble) {
+		b.set(calm(1), time.Hour)
+		_, first = served(b)
+	})
+	inBubbleWith(t, []string{"main"}, Options{Memory: &kept, Settings: set(2*time.Second, "", "", checked)}, func(b *bubble) {
+		b.set(calm(1), time.Hour)
+		cluster, endpoints := served(b)
+		same(t, "after a restart", "1s  "+first, cluster+" "+endpoints)
+		_, held := b.pub.hold.names()
+		same(t, "held", "main/primary main/replica", strings.Join(held, " "))
+		b.set(decision("main", 2, down, up, down), time.Hour)
+		cluster, _ = served(b)
+		same(t, "with another writer", "1s ", cluster)
+		take(b, set(2*time.Second, "", "now", checked))
+		cluster, endpoints = served(b)
+		if _, held := b.pub.hold.names(); cluster != "2s " || endpoints == first || len(held) > 0 {
+			t.Errorf("once released: %s, %s, held %v", cluster, endpoints, held)
+		}
+		take(b, set(3*time.Second, "an authority", "now", checked))
+		cluster, _ = served(b)
+		same(t, "with TLS", "3s envoy.transport_sockets.tls", cluster)
+		take(b, set(4*time.Second, "an authority", "now", checked))
+		take(b, set(4*time.Second, "an authority", "now", resources.SessionsKeep))
+		cluster, _ = served(b)
+		same(t, "without checks", "4s envoy.transport_sockets.tls", cluster)
+		if _, held := b.pub.hold.names(); len(held) > 0 {
+			t.Errorf("held without checks: %v", held)
+		}
+	})
+	if strings.Contains(string(kept.b), ofCluster) {
+		t.Errorf("what stands no more is kept:\n%s", kept.b)
+	}
 }

@@ -4,10 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
@@ -50,8 +52,18 @@ func kindOf(url string) (kind, bool) {
 type resource struct {
 	name    string
 	version string // hash of the bytes
-	sum     uint64 // hash of name and version, for the version of the whole type
+	sum     uint64 // hash of name and content, for the version of the whole type
 	wire    *discoveryv3.Resource
+	// zones has what clients of a zone get instead; see resources.Assignment.
+	zones map[string]*resource
+}
+
+// in is the resource for a client of a zone.
+func (r *resource) in(zone string) *resource {
+	if r != nil && r.zones[zone] != nil {
+		return r.zones[zone]
+	}
+	return r
 }
 
 func newResource(k kind, name string, m proto.Message) (*resource, error) {
@@ -71,6 +83,24 @@ func resourceOf(k kind, name string, b []byte) *resource {
 		name: name, version: version, sum: binary.BigEndian.Uint64(mark[:]),
 		wire: &discoveryv3.Resource{Name: name, Version: version, Resource: &anypb.Any{TypeUrl: k.url(), Value: b}},
 	}
+}
+
+// addZones adds what clients of zones get, while nobody else has the resource.
+func (r *resource) addZones(zones map[string]*endpointv3.ClusterLoadAssignment) error {
+	if len(zones) == 0 {
+		return nil
+	}
+	r.zones = make(map[string]*resource, len(zones))
+	for zone, a := range zones {
+		z, err := newResource(kindEndpoint, r.name, a)
+		if err != nil {
+			return err
+		}
+		r.zones[zone] = z
+		mark := sha256.Sum256([]byte(zone + "\x00" + z.version))
+		r.sum ^= binary.BigEndian.Uint64(mark[:])
+	}
+	return nil
 }
 
 // renamed is the assignment of a pool under another name: a client that asks by
@@ -104,13 +134,26 @@ func encode(set resources.Set) (*encoded, error) {
 			return nil, err
 		}
 	}
+	assign := func(a resources.Assignment) error {
+		err := put(kindEndpoint, a.GetClusterName(), a.ClusterLoadAssignment)
+		if err != nil {
+			return err
+		}
+		return e[kindEndpoint][a.GetClusterName()].addZones(a.Zones)
+	}
 	for _, a := range set.Endpoints {
-		if err := put(kindEndpoint, a.GetClusterName(), a); err != nil {
+		if err := assign(a); err != nil {
 			return nil, err
 		}
 	}
 	for _, l := range set.Listeners {
 		if err := put(kindListener, l.GetName(), l); err != nil {
+			return nil, err
+		}
+	}
+	for _, api := range set.APIs {
+		name := api.Listener.GetName()
+		if err := errors.Join(put(kindCluster, name, api.Cluster), assign(api.Endpoints), put(kindListener, name, api.Listener)); err != nil {
 			return nil, err
 		}
 	}
@@ -137,6 +180,9 @@ func poolOf(name string) string {
 	pool, _, _ := strings.Cut(name, "@")
 	return pool
 }
+
+// named reports whether a resource is served only to those who ask for it by name.
+func named(name string) bool { return resources.IsAPI(name) }
 
 // clusterOf is the cluster that a resource belongs to.
 func clusterOf(name string) string {

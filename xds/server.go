@@ -185,7 +185,7 @@ func (s *Server) DeltaAggregatedResources(g discoveryv3.AggregatedDiscoveryServi
 		return err
 	}
 	defer st.close()
-	return deltav3.NewServer(g.Context(), st, st, named()).DeltaStreamHandler(g, resourcev3.AnyType)
+	return deltav3.NewServer(g.Context(), st, st, endpointsByName()).DeltaStreamHandler(g, resourcev3.AnyType)
 }
 
 // StreamAggregatedResources serves one state-of-the-world stream.
@@ -195,12 +195,12 @@ func (s *Server) StreamAggregatedResources(g discoveryv3.AggregatedDiscoveryServ
 		return err
 	}
 	defer st.close()
-	return sotwv3.NewServer(g.Context(), st, st, sotwv3.WithOrderedADS(), named()).StreamHandler(g, resourcev3.AnyType)
+	return sotwv3.NewServer(g.Context(), st, st, sotwv3.WithOrderedADS(), endpointsByName()).StreamHandler(g, resourcev3.AnyType)
 }
 
-// named makes a request for endpoints without names mean none, not all: that is
+// endpointsByName makes a request for endpoints without names mean none, not all: that is
 // what a client sends whose last cluster went away.
-func named() config.XDSOption {
+func endpointsByName() config.XDSOption {
 	return config.DeactivateLegacyWildcardForTypes([]string{resourcev3.EndpointType})
 }
 
@@ -217,11 +217,11 @@ func (s *Server) accept(ctx context.Context, protocol string) (*stream, error) {
 	st.notes = newNotes(&s.ledger, s.o.Now, protocol, from)
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	if len(s.store.streams) >= s.o.MaxStreams {
+	if s.store.roster.open >= s.o.MaxStreams {
 		s.ledger.rejected.Add(1)
 		return nil, status.Errorf(codes.ResourceExhausted,
 			"this agent serves %d streams and takes no more; try another agent", s.o.MaxStreams)
 	}
-	s.store.streams[st] = struct{}{}
+	s.store.roster.enter(st)
 	return st, nil
 }

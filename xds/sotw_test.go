@@ -9,6 +9,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	streamv3 "github.com/envoyproxy/go-control-plane/pkg/server/stream/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -21,12 +22,18 @@ type sotw struct {
 	t      testing.TB
 	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	in     chan *discoveryv3.DiscoveryResponse
+	hangUp func()
 }
 
 func (r *rig) sotw(tb testing.TB) *sotw {
 	tb.Helper()
+	return newSotw(tb, r.conn)
+}
+
+func newSotw(tb testing.TB, conn *grpc.ClientConn) *sotw {
+	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(r.conn).StreamAggregatedResources(ctx)
+	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -43,7 +50,8 @@ func (r *rig) sotw(tb testing.TB) *sotw {
 			c.in <- m
 		}
 	}()
-	tb.Cleanup(func() { cancel(); <-done })
+	c.hangUp = func() { cancel(); <-done }
+	tb.Cleanup(c.hangUp)
 	return c
 }
 
@@ -226,6 +234,7 @@ func TestSotwOvertaken(t *testing.T) {
 	apply(up, down, down)
 	s.start()
 	st := &stream{store: s, notes: newNotes(new(ledger), topology.NewTicker(time.Now), "sotw", "")}
+	s.roster.enter(st)
 	out := make(chan cachev3.Response, 10)
 	next := func() cachev3.Response { t.Helper(); return receive(t, out) }
 	watch := func(k kind, names ...string) {

@@ -22,6 +22,8 @@ type Status struct {
 	// Held names listeners that differ from what is configured, since the change
 	// would end their sessions, see Settings.Release.
 	Held []string `json:"held,omitempty"`
+	// HeldClusters are those of pools with health checks that differ.
+	HeldClusters []string `json:"held_clusters,omitempty"`
 	// Refused counts refusals of all streams since the start, by type: CDS, EDS, LDS.
 	Refused map[string]uint64 `json:"refused"`
 	// Rejected counts streams that were too many, Impostors those whose node id is
@@ -45,7 +47,8 @@ func (s Status) Nodes() map[string]int {
 type StreamStatus struct {
 	Node     string       `json:"node"` // the id it claims; "" before its first request
 	Cluster  string       `json:"cluster"`
-	Peer     string       `json:"peer"` // where it comes from
+	Zone     string       `json:"zone,omitempty"` // where it says it is
+	Peer     string       `json:"peer"`           // where it comes from
 	Protocol string       `json:"protocol"`
 	Since    time.Time    `json:"since"`
 	Types    []TypeStatus `json:"types"` // those it asked for, in the order CDS, EDS, LDS
@@ -142,6 +145,7 @@ func (n *notes) identify(node *corev3.Node) bool {
 		return false
 	}
 	n.named, n.stream.Node, n.stream.Cluster = true, node.GetId(), node.GetCluster()
+	n.stream.Zone = node.GetLocality().GetZone()
 	return true
 }
 
@@ -216,10 +220,11 @@ func (s *stream) status() StreamStatus {
 
 // Status tells what the server does now.
 func (s *Server) Status() Status {
-	st := Status{Refused: s.ledger.counts(), Waiting: s.publisher.waitingFor(), Held: s.publisher.hold.names(), Rejected: s.ledger.rejected.Load(), Impostors: s.ledger.impostors.Load()}
+	st := Status{Refused: s.ledger.counts(), Waiting: s.publisher.waitingFor(), Rejected: s.ledger.rejected.Load(), Impostors: s.ledger.impostors.Load()}
+	st.Held, st.HeldClusters = s.publisher.hold.names()
 	s.store.mu.Lock()
 	st.Answering = s.store.open
-	for stream := range s.store.streams {
+	for stream := range s.store.roster.streams {
 		st.Streams = append(st.Streams, stream.status())
 	}
 	s.store.mu.Unlock()

@@ -12,13 +12,13 @@ type store struct {
 	open    bool       // answers are given
 	tables  [kinds]table
 	current map[string]*encoded // by cluster
-	streams map[*stream]struct{}
+	roster  roster              // of open streams
 }
 
 func newStore() *store {
-	s := &store{current: make(map[string]*encoded), streams: make(map[*stream]struct{})}
+	s := &store{current: make(map[string]*encoded)}
 	for k := range s.tables {
-		s.tables[k] = newTable(kind(k))
+		s.tables[k] = newTable(kind(k), &s.roster)
 	}
 	return s
 }
@@ -74,14 +74,14 @@ func (s *store) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open = true
-	for st := range s.streams {
+	for st := range s.roster.streams {
 		st.flushAll()
 	}
 }
 
 func difference(old, next map[string]*resource) (put []*resource, gone []string) {
 	for name, r := range next {
-		if o := old[name]; o == nil || o.version != r.version {
+		if o := old[name]; o == nil || o.sum != r.sum {
 			put = append(put, r)
 		}
 	}
@@ -96,36 +96,47 @@ func difference(old, next map[string]*resource) (put []*resource, gone []string)
 // table is the resources of one kind and an index of who asked for what.
 type table struct {
 	kind      kind
+	roster    *roster
 	resources map[string]*resource
 	sum       uint64 // of all resources, in no order
+	text      string // of sum; empty: not written yet
 	// current is the resource of each pool, whatever the hash in its name.
 	current map[string]*resource
-	asked   map[string]map[*subscription]struct{} // by name
-	names   map[string]map[string]struct{}        // names asked for, by pool
-	all     map[*subscription]struct{}            // wildcards
+	asked   map[string]seatSet             // by name
+	names   map[string]map[string]struct{} // names asked for, by pool
+	all     map[*subscription]struct{}     // wildcards
 }
 
-func newTable(k kind) table {
+func newTable(k kind, r *roster) table {
 	return table{
 		kind:      k,
+		roster:    r,
 		resources: make(map[string]*resource),
 		current:   make(map[string]*resource),
-		asked:     make(map[string]map[*subscription]struct{}),
+		asked:     make(map[string]seatSet),
 		names:     make(map[string]map[string]struct{}),
 		all:       make(map[*subscription]struct{}),
 	}
 }
 
 // version of the whole kind: the same on every agent that serves the same.
-func (t *table) version() string { return fmt.Sprintf("%016x", t.sum) }
+func (t *table) version() string {
+	if t.text == "" {
+		t.text = fmt.Sprintf("%016x", t.sum)
+	}
+	return t.text
+}
 
 func (t *table) put(r *resource) {
+	t.text = ""
 	if old := t.resources[r.name]; old != nil {
 		t.sum ^= old.sum
 	}
 	t.sum ^= r.sum
 	t.resources[r.name] = r
-	t.current[poolOf(r.name)] = r
+	if !named(r.name) {
+		t.current[poolOf(r.name)] = r
+	}
 }
 
 func (t *table) remove(name string) {
@@ -133,6 +144,7 @@ func (t *table) remove(name string) {
 	if old == nil {
 		return
 	}
+	t.text = ""
 	t.sum ^= old.sum
 	delete(t.resources, name)
 	if t.current[poolOf(name)] == old {
@@ -143,53 +155,62 @@ func (t *table) remove(name string) {
 // has reports whether find would return a resource.
 func (t *table) has(name string) bool { return t.kind == kindEndpoint || t.resources[name] != nil }
 
-// find returns a resource, nil when there is none. Endpoints are always found:
+// find returns a resource for a client of a zone, nil when there is none. Endpoints are always found:
 // under another hash of a known pool they are the pool's, else they are empty,
 // since Envoy takes a missing assignment for "no news" and warms for ever.
-func (t *table) find(name string) (*resource, error) {
+func (t *table) find(name, zone string) (*resource, error) {
 	if r := t.resources[name]; r != nil || t.kind != kindEndpoint {
-		return r, nil
+		return r.in(zone), nil
 	}
-	return renamed(t.current[poolOf(name)], name)
+	return renamed(t.current[poolOf(name)].in(zone), name)
 }
 
 // mark tells everybody concerned that a name changed. It appends to due those
 // who had nothing to be sent before.
 func (t *table) mark(name string, due []*subscription) []*subscription {
 	for u := range t.all {
-		if u.stream.sees(name) {
+		if u.covers(name) {
 			due = u.mark(name, due)
 		}
 	}
 	if t.kind != kindEndpoint {
-		for u := range t.asked[name] {
-			due = u.mark(name, due)
-		}
-		return due
+		return t.markAsked(name, due)
 	}
 	for other := range t.names[poolOf(name)] {
-		for u := range t.asked[other] {
-			due = u.mark(other, due)
+		if named(other) != named(name) {
+			continue
 		}
+		due = t.markAsked(other, due)
+	}
+	return due
+}
+
+// markAsked tells those who asked for exactly this name.
+func (t *table) markAsked(name string, due []*subscription) []*subscription {
+	for seat := range t.asked[name].all {
+		due = t.roster.seats[seat].subs[t.kind].mark(name, due)
 	}
 	return due
 }
 
 func (t *table) ask(name string, u *subscription) {
-	if t.asked[name] == nil {
-		t.asked[name] = make(map[*subscription]struct{})
+	set, known := t.asked[name]
+	set.add(u.stream.seat)
+	t.asked[name] = set
+	if !known {
 		pool := poolOf(name)
 		if t.names[pool] == nil {
 			t.names[pool] = make(map[string]struct{})
 		}
 		t.names[pool][name] = struct{}{}
 	}
-	t.asked[name][u] = struct{}{}
 }
 
+// asks reports whether somebody asked for exactly this name.
+func (t *table) asks(name string, u *subscription) bool { return t.asked[name].has(u.stream.seat) }
+
 func (t *table) unask(name string, u *subscription) {
-	delete(t.asked[name], u)
-	if len(t.asked[name]) > 0 {
+	if !t.asked[name].remove(u.stream.seat) {
 		return
 	}
 	delete(t.asked, name)

@@ -23,11 +23,19 @@ type stream struct {
 	notes *notes
 	// certified are the node ids that the client's certificate proves; nil: any.
 	certified []string
+	// names of the delta request that is being read.
+	names deltaNames
 	// Guarded by the store's mutex:
+	seat int // in its roster
 	subs [kinds]*subscription
+	// zone that the client says it is in; empty: none.
+	zone string
 	// only holds the clusters that the client's node metadata names; nil: all.
 	only map[string]struct{}
 }
+
+// deltaNames are what a delta request adds and gives up.
+type deltaNames struct{ subscribe, unsubscribe []string }
 
 // sees reports whether a wildcard of this client covers a resource.
 func (s *stream) sees(name string) bool {
@@ -99,25 +107,24 @@ func (s *stream) CreateDeltaWatch(req *cachev3.DeltaRequest, sub cachev3.Subscri
 	defer s.store.mu.Unlock()
 	t := &s.store.tables[k]
 	u, first := s.subscription(k)
-	u.names = sub.SubscribedResources()
-	u.asked = len(u.names)
 	if first {
 		u.known.versions = maps.Clone(sub.ReturnedResources())
 	}
-	u.setAll(t, sub.IsWildcard())
+	names := s.names
+	u.setAll(t, u.wildcard(names))
 	if first && u.all {
 		for name := range u.known.versions { // those that are gone must be told
 			u.dirty[name] = struct{}{}
 		}
 	}
-	for _, name := range req.GetResourceNamesUnsubscribe() {
+	for _, name := range names.subscribe {
 		if name != "*" {
-			u.drop(t, name)
+			u.take(t, name)
 		}
 	}
-	for _, name := range req.GetResourceNamesSubscribe() {
-		if _, in := u.names[name]; in {
-			u.add(t, name)
+	for _, name := range names.unsubscribe {
+		if name != "*" {
+			u.drop(t, name)
 		}
 	}
 	return s.wait(k, deltaRequest{req, out}), nil
@@ -204,12 +211,13 @@ func (s *stream) identify(n *corev3.Node) error {
 	if !s.notes.identify(n) {
 		return nil
 	}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.zone = n.GetLocality().GetZone()
 	list := n.GetMetadata().GetFields()["pg"].GetStructValue().GetFields()["clusters"].GetListValue().GetValues()
 	if len(list) == 0 {
 		return nil
 	}
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
 	s.only = make(map[string]struct{}, len(list))
 	for _, v := range list {
 		s.only[v.GetStringValue()] = struct{}{}
@@ -220,12 +228,12 @@ func (s *stream) identify(n *corev3.Node) error {
 func (s *stream) close() {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	delete(s.store.streams, s)
 	for k, u := range s.subs {
 		if u != nil {
 			u.close(&s.store.tables[k])
 		}
 	}
+	s.store.roster.leave(s)
 }
 
 // The library's callbacks. It makes them on the stream's own goroutine, before
@@ -258,8 +266,12 @@ func (s *stream) OnDeltaStreamOpen(context.Context, int64, string) error { retur
 // OnDeltaStreamClosed implements the library's callbacks.
 func (s *stream) OnDeltaStreamClosed(int64, *corev3.Node) {}
 
-// OnStreamDeltaRequest notes acknowledgements and refusals.
+// OnStreamDeltaRequest notes acknowledgements and refusals. It keeps the names of
+// the request from the library, which would hold a set of them for as long as the
+// stream lives; the index of the store has them already. CreateDeltaWatch follows.
 func (s *stream) OnStreamDeltaRequest(_ int64, r *discoveryv3.DeltaDiscoveryRequest) error {
+	s.names = deltaNames{r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe()}
+	r.ResourceNamesSubscribe, r.ResourceNamesUnsubscribe = nil, nil
 	if err := s.identify(r.GetNode()); err != nil {
 		return err // it ends the stream
 	}

@@ -15,10 +15,15 @@ type subscription struct {
 	stream *stream
 	kind   kind
 	all    bool // wildcard
-	// names asked for. The set belongs to the library, which changes it only
-	// between a watch's end and the next request.
+	// legacy: no name was said yet, so that a request without any means all (delta).
+	legacy bool
+	// names asked for (state of the world). The set belongs to the library, which
+	// changes it only between a watch's end and the next request.
 	names map[string]struct{}
-	asked int // how many names there were at the last request, for the status
+	asked int // how many names are asked for, of either protocol
+	// few has the first names of a delta client; of one with more, the index is
+	// searched when it goes.
+	few []string
 	// dirty names differ from what the client was sent last.
 	dirty map[string]struct{}
 	// owed: an answer is due even if it holds nothing, for the client waits.
@@ -32,6 +37,10 @@ type subscription struct {
 	// request overtakes (state of the world only), so they are not sent until
 	// it says so.
 	unsent []string
+	// flying is what the last delta answer held, unless it was big. A change that was
+	// taken back while it was on its way is not sent again, least of all to a client
+	// that refuses it.
+	flying []*discoveryv3.Resource
 	// returned is for the library, which keeps versions in it. What a client has
 	// is told by dirty here; so it stays all but empty.
 	returned map[string]string
@@ -49,7 +58,7 @@ type answerer interface {
 }
 
 func newSubscription(s *stream, k kind) *subscription {
-	return &subscription{stream: s, kind: k, dirty: make(map[string]struct{}), returned: make(map[string]string)}
+	return &subscription{stream: s, kind: k, legacy: k != kindEndpoint, dirty: make(map[string]struct{}), returned: make(map[string]string)}
 }
 
 // smallMap is how many names may have been in a map that is used again: going
@@ -80,14 +89,44 @@ func (u *subscription) mark(name string, due []*subscription) []*subscription {
 func (u *subscription) add(t *table, name string) {
 	t.ask(name, u)
 	u.dirty[name] = struct{}{}
+	u.flying = nil
 }
 
+// take is add for a delta client.
+func (u *subscription) take(t *table, name string) {
+	if !t.asks(name, u) {
+		if len(u.few) < smallMap {
+			u.few = append(u.few, name)
+		}
+		u.asked++
+	}
+	u.add(t, name)
+}
+
+// drop gives up a delta client's name.
 func (u *subscription) drop(t *table, name string) {
+	if t.asks(name, u) {
+		if i := slices.Index(u.few, name); i >= 0 {
+			u.few = slices.Delete(u.few, i, i+1)
+		}
+		u.asked--
+	}
 	t.unask(name, u)
 	delete(u.dirty, name)
+	u.flying = nil
 	if u.all {
 		u.dirty[name] = struct{}{} // the protocol wants to be told whether it still exists
 	}
+}
+
+// wildcard tells whether a delta client wants all after a request. Without names it
+// does, until it has said one; that it did so stays when it names some later.
+func (u *subscription) wildcard(names deltaNames) bool {
+	if u.legacy && len(names.subscribe) == 0 {
+		return true
+	}
+	u.legacy = false
+	return (u.all || slices.Contains(names.subscribe, "*")) && !slices.Contains(names.unsubscribe, "*")
 }
 
 // setAll follows the wildcard. Everything is marked when it comes; what the
@@ -96,7 +135,7 @@ func (u *subscription) setAll(t *table, all bool) {
 	if all == u.all {
 		return
 	}
-	u.all = all
+	u.all, u.flying = all, nil
 	if !all {
 		delete(t.all, u)
 		return
@@ -104,10 +143,15 @@ func (u *subscription) setAll(t *table, all bool) {
 	t.all[u] = struct{}{}
 	u.owed = true
 	for name := range t.resources {
-		if u.stream.sees(name) {
+		if u.covers(name) {
 			u.dirty[name] = struct{}{}
 		}
 	}
+}
+
+// covers reports whether a name is among all that the client wants.
+func (u *subscription) covers(name string) bool {
+	return u.all && !named(name) && u.stream.sees(name)
 }
 
 // adds and removes report whether something that is there, or something that is
@@ -132,22 +176,40 @@ func (u *subscription) removes(t *table) bool {
 
 // find returns what a client may have of a name, nil for nothing.
 func (u *subscription) find(t *table, name string) *resource {
-	if _, asked := u.names[name]; !asked && (!u.all || !u.stream.sees(name)) {
+	if !t.asks(name, u) && !u.covers(name) {
 		return nil
 	}
-	r, err := t.find(name)
+	r, err := t.find(name, u.stream.zone)
 	if err != nil {
 		u.stream.log.Error("a resource cannot be renamed, the client goes without it", "name", name, "error", err)
 	}
 	return r
 }
 
+// flies reports whether the last answer held exactly this.
+func (u *subscription) flies(r *resource) bool {
+	return slices.ContainsFunc(u.flying, func(sent *discoveryv3.Resource) bool {
+		return sent.GetName() == r.name && sent.GetVersion() == r.version
+	})
+}
+
 // close takes a subscription out of the index.
 func (u *subscription) close(t *table) {
 	u.waiting = nil
 	delete(t.all, u)
-	for name := range u.names {
-		t.unask(name, u)
+	switch {
+	case u.names != nil:
+		for name := range u.names {
+			t.unask(name, u)
+		}
+	case len(u.few) == u.asked:
+		for _, name := range u.few {
+			t.unask(name, u)
+		}
+	default:
+		for name := range t.asked {
+			t.unask(name, u)
+		}
 	}
 }
 
@@ -164,12 +226,15 @@ func (d deltaRequest) answer(u *subscription, t *table) bool {
 		switch {
 		case r == nil:
 			resp.RemovedResources = append(resp.RemovedResources, name)
-		case u.known.versions[name] != r.version:
+		case u.known.versions[name] != r.version && !u.flies(r):
 			resp.Resources = append(resp.Resources, r.wire)
 		}
 	}
 	if !u.owed && len(resp.Resources)+len(resp.RemovedResources) == 0 {
 		return false
+	}
+	if u.flying = nil; len(resp.Resources) <= smallMap {
+		u.flying = resp.Resources
 	}
 	d.out <- &cachev3.DeltaPassthroughResponse{
 		DeltaRequest: d.request, DeltaDiscoveryResponse: resp,
@@ -185,7 +250,7 @@ type sotwRequest struct {
 }
 
 func (q sotwRequest) answer(u *subscription, t *table) bool {
-	if t.kind.whole() && u.all && u.known.version == t.version() {
+	if t.kind.whole() && u.all && len(u.names) == 0 && u.known.version == t.version() {
 		return false // the client has exactly this, from before a restart
 	}
 	resp := &discoveryv3.DiscoveryResponse{TypeUrl: t.kind.url(), VersionInfo: t.version()}
@@ -218,7 +283,9 @@ func (u *subscription) wanted(t *table) []string {
 	}
 	if u.all {
 		for name := range t.resources {
-			set[name] = struct{}{}
+			if u.covers(name) {
+				set[name] = struct{}{}
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(set))

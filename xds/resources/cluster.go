@@ -19,7 +19,7 @@ import (
 // goes on with what it has. Its default of 15 s would hold up a start.
 const fetchTimeout = 5 * time.Second
 
-// newCluster makes the Envoy cluster of a pool. Nothing in it depends on a
+// newCluster makes the Envoy cluster of a pool; its endpoints have no name yet. Nothing in it depends on a
 // verdict, so a cluster changes only with the settings or with pgsteer itself.
 func newCluster(name string, mode topology.Mode, s Settings) (*clusterv3.Cluster, error) {
 	c := &clusterv3.Cluster{
@@ -35,7 +35,7 @@ func newCluster(name string, mode topology.Mode, s Settings) (*clusterv3.Cluster
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: keepalive()},
 	}
 	setPolicy(c, mode)
-	return c, nameEndpoints(c)
+	return c, s.ServerTLS.add(c)
 }
 
 // nameEndpoints puts the content of a cluster into the name of its endpoints. A

@@ -11,6 +11,10 @@
 // The address of an endpoint is the one of the pool's verdict: a pool may have a
 // port of its own, such as a PgBouncer's.
 //
+// Clients that say in which zone they are get a read pool's nodes of that zone at a
+// first priority and all others at a second. For clients in gRPC each pool has an
+// [API].
+//
 // What becomes of sessions whose node leaves a pool is a pool's [Sessions]. By
 // default a write pool's listener carries the writer's name in its filter chain.
 // A change of writer therefore renames the chain, and an Envoy that was started

@@ -1,6 +1,7 @@
 package resources
 
 import (
+	"errors"
 	"fmt"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -19,9 +20,12 @@ const overprovisioning = 100_000
 // newAssignment makes the endpoints of a pool under the name its cluster asks
 // for. A pool without members gets an assignment without endpoints: a missing
 // one means "no news" to Envoy, which would keep the old hosts.
-func newAssignment(c *clusterv3.Cluster, o offer) (*endpointv3.ClusterLoadAssignment, []string) {
-	a := NoEndpoints(c.GetEdsClusterConfig().GetServiceName())
-	var all []*endpointv3.LbEndpoint
+//
+// What clients of a zone get instead is told too, where it is something else.
+func newAssignment(c *clusterv3.Cluster, o offer) (Assignment, []string) {
+	name := c.GetEdsClusterConfig().GetServiceName()
+	a := Assignment{ClusterLoadAssignment: NoEndpoints(name)}
+	var all []member
 	var warnings []string
 	seen := make(map[topology.Address]string, len(o.members))
 	for _, m := range o.members {
@@ -30,16 +34,42 @@ func newAssignment(c *clusterv3.Cluster, o offer) (*endpointv3.ClusterLoadAssign
 			continue
 		}
 		seen[m.address] = m.node
-		all = append(all, newEndpoint(m))
+		all = append(all, m)
 	}
 	if len(all) > 0 {
-		a.Endpoints = []*endpointv3.LocalityLbEndpoints{{
-			Locality:            &corev3.Locality{},
-			LbEndpoints:         all,
-			LoadBalancingWeight: wrapperspb.UInt32(1), // clients in gRPC ignore a locality without one
-		}}
+		a.Endpoints = []*endpointv3.LocalityLbEndpoints{level(0, "", all)}
+	}
+	if o.zoned {
+		a.Zones = byZone(name, all)
+	}
+	refuseAt(a.ClusterLoadAssignment, o.refuse)
+	for _, z := range a.Zones {
+		refuseAt(z, o.refuse)
 	}
 	return a, warnings
+}
+
+// Assignment is the endpoints of a pool for clients anywhere.
+type Assignment struct {
+	*endpointv3.ClusterLoadAssignment
+	// Zones has what clients of a zone get instead, by zone; the others get the same.
+	Zones map[string]*endpointv3.ClusterLoadAssignment
+}
+
+// Rename gives the assignments another name.
+func (a Assignment) Rename(name string) {
+	a.ClusterName = name
+	for _, z := range a.Zones {
+		z.ClusterName = name
+	}
+}
+
+func (a Assignment) validate() error {
+	err := a.ValidateAll()
+	for _, z := range a.Zones {
+		err = errors.Join(err, z.ValidateAll())
+	}
+	return err
 }
 
 // NoEndpoints is the assignment of a name that has no endpoints.

@@ -25,14 +25,18 @@ type goldenCase struct {
 	Sessions map[string]Sessions         `json:"sessions"`
 	Check    topology.Address            `json:"check"`
 	Leaving  map[string][]Host           `json:"leaving"`
+	TLS      ServerTLS                   `json:"server_tls"`
+	Refuse   map[string]topology.Address `json:"refuse"`
+	APIs     bool                        `json:"apis"` // show them
 	Snapshot topology.Snapshot           `json:"snapshot"`
 }
 
 func (c goldenCase) settings() Settings {
 	return Settings{
 		Sessions: func(cluster, pool string) Sessions { return c.Sessions[Name(cluster, pool)] },
-		Check:    Check{Address: c.Check},
-		Leaving:  func(cluster, pool string) []Host { return c.Leaving[Name(cluster, pool)] },
+		Check:    Check{Address: c.Check}, ServerTLS: c.TLS,
+		Refuse:  func(cluster, pool string) topology.Address { return c.Refuse[Name(cluster, pool)] },
+		Leaving: func(cluster, pool string) []Host { return c.Leaving[Name(cluster, pool)] },
 		Listen: func(cluster, pool string) (topology.Address, bool) {
 			a, ok := c.Listen[Name(cluster, pool)]
 			return a, ok
@@ -67,9 +71,13 @@ func TestGolden(t *testing.T) {
 
 func golden(t *testing.T, in, out string) {
 	t.Helper()
-	set, err := Build(read(t, in))
+	c := readCase(t, in)
+	set, err := Build(&c.Snapshot, c.settings())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !c.APIs {
+		set.APIs = nil
 	}
 	got := render(t, set)
 	if *update {
@@ -104,6 +112,12 @@ func orphans(t *testing.T, outs map[string]bool) []string {
 
 func read(t *testing.T, file string) (*topology.Snapshot, Settings) {
 	t.Helper()
+	c := readCase(t, file)
+	return &c.Snapshot, c.settings()
+}
+
+func readCase(t *testing.T, file string) goldenCase {
+	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +134,7 @@ func read(t *testing.T, file string) (*topology.Snapshot, Settings) {
 	if err := json.Unmarshal(b, &c); err != nil {
 		t.Fatal(err)
 	}
-	return &c.Snapshot, c.settings()
+	return c
 }
 
 // render writes a set as YAML, in the field names of Envoy's documentation.
@@ -128,6 +142,14 @@ func render(t *testing.T, set Set) []byte {
 	t.Helper()
 	tree := map[string]any{
 		"clusters": trees(t, set.Clusters), "endpoints": trees(t, set.Endpoints), "listeners": trees(t, set.Listeners),
+	}
+	for _, e := range set.Endpoints {
+		for zone, a := range e.Zones {
+			tree["endpoints in zone "+zone+" of "+e.GetClusterName()] = trees(t, []proto.Message{a})
+		}
+	}
+	for _, api := range set.APIs {
+		tree["api "+api.Listener.GetName()] = trees(t, []proto.Message{api.Cluster, api.Endpoints, api.Listener})
 	}
 	if set.Withheld != nil {
 		tree["withheld"] = set.Withheld

@@ -14,6 +14,9 @@ type offer struct {
 	members []member
 	// chain names the listener's filter chain.
 	chain string
+	zoned bool // clients prefer the nodes of their zone
+	// refuse is where those are sent whom no node takes; zero: nowhere.
+	refuse topology.Address
 }
 
 // member is one endpoint of a pool.
@@ -23,6 +26,7 @@ type member struct {
 	health  corev3.HealthStatus
 	weight  uint32
 	checkAt topology.Address // where Envoy asks about it; zero: it does not
+	zone    string
 }
 
 // Names of filter chains. A node may be called "none" too: its chain is
@@ -48,7 +52,7 @@ func choose(snap *topology.Snapshot, p topology.PoolVerdicts, settings Settings)
 	if p.Mode == topology.ModeWrite {
 		return chooseWriter(snap, p, settings)
 	}
-	return chooseReaders(p)
+	return chooseReaders(p, zones(snap))
 }
 
 // chooseWriter offers the writer alone. Other nodes are left out rather than
@@ -125,10 +129,10 @@ func writer(node string, addr topology.Address, health corev3.HealthStatus) offe
 
 // chooseReaders offers the nodes that are up, and those that drain as draining.
 // One decided node is enough: a read pool's other nodes join as they are decided.
-func chooseReaders(p topology.PoolVerdicts) (offer, bool) {
+func chooseReaders(p topology.PoolVerdicts, at map[string]string) (offer, bool) {
 	o := offer{chain: chainRead}
 	for _, v := range p.Nodes {
-		m := member{node: v.Node, address: v.Address, weight: 1}
+		m := member{node: v.Node, address: v.Address, weight: 1, zone: at[v.Node]}
 		switch v.Verdict {
 		case topology.Up:
 			m.health, m.weight = corev3.HealthStatus_HEALTHY, uint32(min(max(v.Weight, 1), fullWeight))

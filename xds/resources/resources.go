@@ -6,7 +6,6 @@ import (
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -32,6 +31,14 @@ type Settings struct {
 	// Leaving tells which nodes of a pool with SessionsHealthCheck are gone, but must
 	// be listed until Envoy has asked about them. Nil: none.
 	Leaving func(cluster, pool string) []Host
+	// AnyZone tells which read pools take no account of the zone that a client says
+	// it is in. Nil: none. Write pools never do.
+	AnyZone func(cluster, pool string) bool
+	// Refuse says where a pool's clients are told why no node takes them; zero:
+	// nowhere, and their connections are closed. Nil: none.
+	Refuse func(cluster, pool string) topology.Address
+	// ServerTLS of the sessions that Envoy opens to nodes. Zero: bytes pass as they are.
+	ServerTLS ServerTLS
 	// ConnectTimeout bounds one attempt of Envoy to reach a node. Zero: 1 s.
 	ConnectTimeout time.Duration
 	// MaxConnections bounds the sessions of one pool through one Envoy. Zero:
@@ -45,6 +52,12 @@ func (s Settings) withDefaults() Settings {
 	}
 	if s.Standing == nil {
 		s.Standing = func(string, string) (string, bool) { return "", false }
+	}
+	if s.Refuse == nil {
+		s.Refuse = func(string, string) topology.Address { return topology.Address{} }
+	}
+	if s.AnyZone == nil {
+		s.AnyZone = func(string, string) bool { return false }
 	}
 	if s.Leaving == nil {
 		s.Leaving = func(string, string) []Host { return nil }
@@ -65,8 +78,10 @@ func (s Settings) withDefaults() Settings {
 // cluster's pools.
 type Set struct {
 	Clusters  []*clusterv3.Cluster
-	Endpoints []*endpointv3.ClusterLoadAssignment
+	Endpoints []Assignment
 	Listeners []*listenerv3.Listener
+	// APIs are for clients in gRPC. Envoy must never get them unless it asks by name.
+	APIs []API
 	// Writers has the writer of each write pool of the set by its [Name], "" where
 	// there is none.
 	Writers map[string]string
@@ -106,19 +121,32 @@ func (set *Set) add(snap *topology.Snapshot, p topology.PoolVerdicts, settings S
 		set.Withheld = append(set.Withheld, name)
 		return nil
 	}
+	offer.zoned = p.Mode == topology.ModeRead && !settings.AnyZone(snap.Cluster, p.Pool)
 	if writer, ok := writerOf(offer.chain); ok {
 		set.Writers[name] = writer
 	}
+	api, err := newAPI(snap.Cluster, p, offer, settings)
+	if err != nil {
+		return err
+	}
+	set.APIs = append(set.APIs, api)
 	sessions := settings.sessions(snap.Cluster, p)
 	if sessions == SessionsHealthCheck {
-		offer = offer.checked(p, settings.Leaving(snap.Cluster, p.Pool), settings.Check.Address)
-		set.Checked[name] = hosts(p)
+		set.Checked[name] = Hosts(snap, p)
+		offer = offer.checked(set.Checked[name], settings.Leaving(snap.Cluster, p.Pool), settings.Check.Address)
 	} else if sessions == SessionsKeep && p.Mode == topology.ModeWrite {
 		offer.chain = chainKept
 	}
+	offer.refuse = settings.Refuse(snap.Cluster, p.Pool)
 	c, err := newCluster(name, p.Mode, settings)
 	if err == nil && sessions == SessionsHealthCheck {
 		err = settings.Check.add(c, snap.Cluster, p.Pool)
+	}
+	if err == nil && (sessions == SessionsHealthCheck || !offer.refuse.IsZero()) {
+		err = agentInClear(c)
+	}
+	if err == nil {
+		err = nameEndpoints(c)
 	}
 	if err != nil {
 		return err
@@ -127,7 +155,7 @@ func (set *Set) add(snap *topology.Snapshot, p topology.PoolVerdicts, settings S
 	set.Warnings = append(set.Warnings, warnings...)
 	set.Clusters = append(set.Clusters, c)
 	set.Endpoints = append(set.Endpoints, e)
-	if err := errors.Join(c.ValidateAll(), e.ValidateAll()); err != nil {
+	if err := errors.Join(c.ValidateAll(), e.validate()); err != nil {
 		return err
 	}
 	return set.listen(snap.Cluster, p.Pool, offer, settings)

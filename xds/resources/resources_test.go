@@ -1,9 +1,11 @@
 package resources
 
 import (
+	"slices"
 	"testing"
 	"time"
 
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 	"pgregory.net/rapid"
@@ -176,6 +178,82 @@ func TestWritePoolHasOneEndpoint(t *testing.T) {
 			t.Fatalf("%d clusters, %d assignments", len(set.Clusters), len(set.Endpoints))
 		}
 	})
+}
+
+// TestAnyZone: a pool that takes no account of zones has no priorities.
+func TestAnyZone(t *testing.T) {
+	snap, settings := load(t, "zones")
+	for _, blind := range []bool{false, true} {
+		settings.AnyZone = func(_, pool string) bool { return blind && pool == "replica" }
+		if zoned := len(build(t, snap, settings).Endpoints[1].Zones) > 0; zoned == blind {
+			t.Errorf("prefer_zone: %t, but there are priorities: %t", !blind, zoned)
+		}
+	}
+}
+
+// TestPriorities: whatever the zones and verdicts, clients of a zone get exactly
+// the nodes that all others get, each once, at priorities without a gap, those of
+// their own zone first; and a write pool never has any priority.
+func TestPriorities(t *testing.T) {
+	base, settings := load(t, "decided")
+	rapid.Check(t, func(t *rapid.T) {
+		snap := *base
+		at := make(map[string]string)
+		for i, n := range base.Nodes {
+			at[n.Name] = rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "zone")
+			n.Tags = map[string]string{topology.TagZone: at[n.Name]}
+			snap.Nodes = append(slices.Clone(snap.Nodes[:i]), append([]topology.Node{n}, snap.Nodes[i+1:]...)...)
+		}
+		snap.Pools = slices.Clone(base.Pools)
+		snap.Pools[1].Nodes = slices.Clone(base.Pools[1].Nodes)
+		for i := range snap.Pools[1].Nodes {
+			snap.Pools[1].Nodes[i].Verdict = topology.Verdict(rapid.IntRange(0, 3).Draw(t, "verdict"))
+		}
+		settings.Sessions = func(string, string) Sessions {
+			return rapid.SampledFrom([]Sessions{SessionsKeep, SessionsHealthCheck}).Draw(t, "sessions")
+		}
+		settings.Check.Address = topology.Address{Host: "127.0.0.1", Port: 7432}
+		set, err := Build(&snap, settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(set.Endpoints) > 0 && len(set.Endpoints[0].Zones) > 0 {
+			t.Fatal("a write pool has zones")
+		}
+		for _, e := range set.Endpoints {
+			for zone, a := range e.Zones {
+				checkPriorities(t, zone, at, e.ClusterLoadAssignment, a)
+			}
+		}
+	})
+}
+
+func checkPriorities(t *rapid.T, zone string, at map[string]string, all, a *endpointv3.ClusterLoadAssignment) {
+	if len(a.GetEndpoints()) != 2 {
+		t.Fatalf("zone %s has %d priorities", zone, len(a.GetEndpoints()))
+	}
+	var got []string
+	for i, l := range a.GetEndpoints() {
+		if int(l.GetPriority()) != i || len(l.GetLbEndpoints()) == 0 || l.GetLoadBalancingWeight().GetValue() == 0 {
+			t.Fatalf("zone %s: level %d is %v", zone, i, l)
+		}
+		for _, e := range l.GetLbEndpoints() {
+			name := e.GetEndpoint().GetObservabilityName()
+			if near := at[name] == zone; near != (i == 0) {
+				t.Fatalf("zone %s: %s of zone %q is at priority %d", zone, name, at[name], i)
+			}
+			got = append(got, e.String())
+		}
+	}
+	var want []string
+	for _, e := range all.GetEndpoints()[0].GetLbEndpoints() {
+		want = append(want, e.String())
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Fatalf("zone %s gets %v, all others %v", zone, got, want)
+	}
 }
 
 // TestChangedClusterAsksAnew: a changed cluster gets other endpoint names.

@@ -3,6 +3,7 @@ package resources
 import (
 	"errors"
 	"net/url"
+	"slices"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -86,19 +87,25 @@ func (k Check) add(c *clusterv3.Cluster, cluster, pool string) error {
 			Path: "/clusters/" + url.PathEscape(cluster) + "/pools/" + url.PathEscape(pool) + "/check",
 		}},
 	}}
-	return nameEndpoints(c)
+	if c.GetTransportSocket() != nil {
+		c.HealthChecks[0].TransportSocketMatchCriteria = inClear()
+	}
+	return nil
 }
 
 // Host is a node at an address.
 type Host struct {
 	Node    string
 	Address topology.Address
+	Zone    string
 }
 
-func hosts(p topology.PoolVerdicts) []Host {
+// Hosts are the nodes of a pool.
+func Hosts(snap *topology.Snapshot, p topology.PoolVerdicts) []Host {
+	at := zones(snap)
 	all := make([]Host, len(p.Nodes))
 	for i, v := range p.Nodes {
-		all[i] = Host{v.Node, v.Address}
+		all[i] = Host{v.Node, v.Address, at[v.Node]}
 	}
 	return all
 }
@@ -108,16 +115,16 @@ func hosts(p topology.PoolVerdicts) []Host {
 // endpoints and that of the check. A new host lets nobody in before its first
 // check, so each is there before it is needed; and Envoy ends sessions only of
 // hosts that it still asks about.
-func (o offer) checked(p topology.PoolVerdicts, leaving []Host, at topology.Address) offer {
+func (o offer) checked(hosts, leaving []Host, at topology.Address) offer {
 	offered := make(map[Host]member, len(o.members))
 	for _, m := range o.members {
-		offered[Host{m.node, m.address}] = m
+		offered[Host{m.node, m.address, m.zone}] = m
 	}
-	all := offer{chain: chainChecked}
-	for _, h := range append(hosts(p), leaving...) {
+	all := offer{chain: chainChecked, zoned: o.zoned}
+	for _, h := range slices.Concat(hosts, leaving) {
 		m, ok := offered[h]
 		if !ok {
-			m = member{node: h.Node, address: h.Address, health: corev3.HealthStatus_UNHEALTHY, weight: fullWeight}
+			m = member{node: h.Node, address: h.Address, health: corev3.HealthStatus_UNHEALTHY, weight: fullWeight, zone: h.Zone}
 		}
 		m.checkAt = at
 		all.members = append(all.members, m)
