@@ -19,11 +19,15 @@ import (
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/agent/drain"
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/maintenance"
+	"github.com/pgsteer/pgsteer/agent/pgbouncer"
 	"github.com/pgsteer/pgsteer/agent/runtimeapi"
+	"github.com/pgsteer/pgsteer/agent/switchover"
 	"github.com/pgsteer/pgsteer/agent/systemd"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/templates/apply"
 	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
@@ -70,9 +74,16 @@ type Agent struct {
 	store   *store
 	book    *maintenance.Book
 	tokens  atomic.Pointer[tokens] // of those who may change book; nil before the start
+	drains  *drain.Runner
+	ender   atomic.Pointer[ender] // nil before the start
 	systemd systemd.Notifier
 	bursts  burstBudget
 	haproxy atomic.Pointer[runtimeapi.Pusher] // nil while no HAProxy is told
+	// bouncers is nil while no PgBouncer is spoken to.
+	bouncers atomic.Pointer[pgbouncer.Control]
+	// templates is nil while no file is kept.
+	templates   atomic.Pointer[apply.Applier]
+	switchovers *switchover.Runner
 
 	// cfg is what runs; the goroutine of Run exchanges it.
 	cfg     atomic.Pointer[config.Config]
@@ -106,6 +117,8 @@ func New(o Options) (*Agent, error) {
 	}
 	a.store = newStore(cfg.StateFolder(o.Getenv), a.log.With("component", "state"))
 	a.book = a.openBook(a.store.dir)
+	a.drains = a.openDrains(a.store.dir)
+	a.switchovers = a.newSwitchovers()
 	if a.parts, _, err = a.build(cfg); err != nil {
 		return nil, err
 	}
@@ -157,6 +170,7 @@ func (a *Agent) Run(ctx context.Context) error {
 
 	background.Go(func() { a.store.run(storeCtx) })
 	background.Go(func() { a.book.Run(ctx) })
+	background.Go(func() { a.drains.Run(ctx) })
 	a.start(ctx, a.partsNow())
 	a.log.Info("running", "clusters", len(a.cfg.Load().Clusters), "listeners", a.listeners(), "state", a.store.dir)
 	background.Go(func() { a.watchIsolation(ctx) })

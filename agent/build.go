@@ -18,11 +18,14 @@ const (
 	partAgentCheck  = "agentcheck"
 	partHealth      = "healthapi"
 	partHealthTLS   = "healthapi-tls"
+	partRefusal     = "refusal" // and the pool
 	partStatus      = "status"
+	partStatusTLS   = "status-tls"
 	partXDS         = "xds"
 	partRuntime     = "runtimeapi"
 	partTemplates   = "templates"
 	partMaintenance = "maintenance"
+	partMesh        = "mesh"
 	partCluster     = "cluster/" // and the cluster's name
 )
 
@@ -56,7 +59,11 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 	if !l.HealthTLS.Address.Off() {
 		all = append(all, a.planHealthTLS(cfg))
 	}
+	all = append(all, a.planRefusals(cfg)...)
 	server(partStatus, l.Status, func() (*part, error) { return a.buildStatus(l.Status) })
+	if !l.StatusTLS.Address.Off() {
+		all = append(all, a.planStatusTLS(l.StatusTLS))
+	}
 	if path := cfg.StatusSocket(a.o.Getenv); path != "" {
 		all = append(all, a.planSocket(path, l.SocketMode))
 	}
@@ -65,6 +72,9 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 	}
 	if o := haproxyOptions(cfg); len(o.Sockets)+len(o.Masters) > 0 {
 		add(partRuntime, o, func() (*part, error) { return a.buildRuntime(o) })
+	}
+	if len(cfg.PgBouncers) > 0 {
+		add(partBouncers, madeOfBouncers(cfg), func() (*part, error) { return a.buildBouncers(cfg) })
 	}
 	groups, err := Groups(cfg)
 	if err != nil {
@@ -82,9 +92,13 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 		records = append(records, cfg.Consul)
 	}
 	add(partMaintenance, records, func() (*part, error) { return a.buildMaintenance(cfg, client) })
+	if len(cfg.Published()) > 0 {
+		add(partMesh, madeOfMesh(cfg), func() (*part, error) { return a.buildMesh(cfg, client) })
+	}
 	for _, cl := range cfg.Clusters {
 		sources := cl
-		sources.Policy, sources.Pools, sources.Nodes = config.Policy{}, nil, nil
+		sources.Mesh = config.ClusterMesh{}
+		sources.Policy, sources.Pools, sources.Nodes, sources.Switchover = config.Policy{}, nil, nil, config.Switchover{}
 		made := []any{sources, len(cl.Nodes) > 0}
 		if cl.UsesConsul() {
 			made = append(made, cfg.Consul)
@@ -220,6 +234,6 @@ func (a *Agent) buildStatus(address config.ListenAddress) (*part, error) {
 func (a *Agent) statusServer() *status.Server {
 	return status.New(status.Options{
 		Views: &a.views, Now: a.now, Clusters: a.clusterNames, Policy: a.policy,
-		Agent: a.about, Sinks: a.sinks, Observations: a.observations(), Envoys: a.envoys, Admin: a.adminServer(), Logger: a.log.With("component", partStatus),
+		Agent: a.about, Sinks: a.sinks, Observations: a.observations(), Envoys: a.envoys, Admin: a.withSwitchovers(a.adminServer()), Logger: a.log.With("component", partStatus),
 	})
 }

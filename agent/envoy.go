@@ -92,6 +92,8 @@ func (f listenersFile) Save(b []byte) error { return statefile.Write(string(f), 
 func envoySettings(cfg *config.Config) xds.Settings {
 	listen := make(map[string]topology.Address)
 	sessions := make(map[string]resources.Sessions)
+	anyZone := make(map[string]bool)
+	refuse := make(map[string]topology.Address)
 	for _, cl := range cfg.Clusters {
 		for _, p := range cl.Pools {
 			name := resources.Name(cl.Name, p.Name)
@@ -99,12 +101,17 @@ func envoySettings(cfg *config.Config) xds.Settings {
 			if at := cfg.EnvoyListen(p); !at.Off() {
 				listen[name] = address(at)
 			}
+			anyZone[name] = !p.PreferZone
+			refuse[name] = address(p.Refuse)
 		}
 	}
 	return xds.Settings{Release: cfg.Envoy.Release, Settings: resources.Settings{
 		ConnectTimeout: cfg.Envoy.ConnectTimeout,
+		ServerTLS:      resources.ServerTLS{CA: cfg.Envoy.ServerCA, Name: cfg.Envoy.ServerName},
 		Check:          resources.Check{Address: address(cfg.Checks()), Interval: cfg.Envoy.CheckInterval},
 		Sessions:       func(cluster, pool string) resources.Sessions { return sessions[resources.Name(cluster, pool)] },
+		AnyZone:        func(cluster, pool string) bool { return anyZone[resources.Name(cluster, pool)] },
+		Refuse:         func(cluster, pool string) topology.Address { return refuse[resources.Name(cluster, pool)] },
 		Listen: func(cluster, pool string) (topology.Address, bool) {
 			addr, ok := listen[resources.Name(cluster, pool)]
 			return addr, ok
@@ -135,7 +142,7 @@ func (a *Agent) envoys() any {
 // was sent last is its trouble: it goes on with what it had before.
 func envoyStatus(s xds.Status) status.Sink {
 	sink := status.Sink{Name: partXDS, State: status.SinkOK, Counters: map[string]uint64{}, Gauges: map[string]uint64{
-		"streams": uint64(len(s.Streams)), "held_listeners": uint64(len(s.Held)),
+		"streams": uint64(len(s.Streams)), "held_listeners": uint64(len(s.Held)), "held_clusters": uint64(len(s.HeldClusters)),
 	}}
 	sink.Counters["streams_rejected"], sink.Counters["impostors"] = s.Rejected, s.Impostors
 	for kind, n := range s.Refused {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/internal/lab"
 	"github.com/pgsteer/pgsteer/internal/lab/labtest"
@@ -54,7 +55,7 @@ func TestEnvoySubscribesOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.write(base, listen(), "envoy: {tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}}\nclusters:\n",
+	r.write(base, listen(), "envoy: {tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}, server_ca_file: ca.pem, server_name: db.example.org}\nclusters:\n",
 		clusterText("main", n1, n2), "    pools: {primary: {mode: write, listen: \""+front+"\"}, replica: {mode: read}}\n")
 	r.up()
 	r.settled("main", "n1", "n2")
@@ -62,16 +63,18 @@ func TestEnvoySubscribesOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := func(node string) {
+	start := func(node string) *lab.Envoy {
 		t.Helper()
 		o := xds.BootstrapOptions{NodeID: node, Servers: []topology.Address{at}, TLS: own}
 		// The impostor is ready only after its initial timeout; nobody waits for that.
 		text := strings.ReplaceAll(xds.Bootstrap(o), "initial_fetch_timeout: 30s", "initial_fetch_timeout: 1s")
-		if _, err := l.Envoy(t.Context(), lab.EnvoyOptions{Bootstrap: text}); err != nil {
+		e, err := l.Envoy(t.Context(), lab.EnvoyOptions{Bootstrap: text})
+		if err != nil {
 			t.Fatal(err)
 		}
+		return e
 	}
-	start("envoy-7")
+	e := start("envoy-7")
 	s := r.envoys()
 	if len(s.Streams) != 1 || s.Streams[0].Node != "envoy-7" || len(s.Streams[0].Types) != 3 {
 		t.Fatalf("the streams are %+v", s.Streams)
@@ -80,6 +83,10 @@ func TestEnvoySubscribesOverTLS(t *testing.T) {
 		if ty.Refused > 0 || ty.Resources == 0 || ty.All == (ty.Type == "EDS") || ty.Names != map[string]int{"EDS": 2}[ty.Type] {
 			t.Errorf("%+v", ty)
 		}
+	}
+	dump, err := e.Admin(t.Context(), "/config_dump?resource=dynamic_active_clusters")
+	if err != nil || strings.Count(dump, `"sni": "db.example.org"`) != 2 || !strings.Contains(dump, "BEGIN CERTIFICATE") {
+		t.Errorf("how Envoy is to speak to the nodes (%v):\n%s", err, dump)
 	}
 	r.until("the listeners on disk", func() bool {
 		b, err := os.ReadFile(filepath.Join(r.dir, "state", "envoy-listeners.json"))
@@ -102,5 +109,17 @@ func TestDebugXDSWithoutServer(t *testing.T) {
 	r.up()
 	if code, body := r.get(partStatus, "/debug/xds"); code != 404 || !strings.Contains(body, "listen.xds is off") {
 		t.Errorf("/debug/xds: %d %s", code, body)
+	}
+}
+
+// A pool that shall prefer no zone prefers none at Envoys either.
+func TestEnvoySettingsOfZones(t *testing.T) {
+	cfg, err := config.Parse("pgsteer.yaml", []byte("clusters: {main: {nodes: {n1: 10.0.0.1:5432}, pools: {near: {mode: read}, far: {mode: read, prefer_zone: false}}}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := envoySettings(cfg)
+	if s.AnyZone("main", "near") || !s.AnyZone("main", "far") {
+		t.Error("prefer_zone: false is not what Envoys get")
 	}
 }

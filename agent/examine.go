@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -53,12 +54,32 @@ func Doctor(cfg *config.Config, o Options) (doctor.Options, error) {
 			return doctor.Unit{Load: u.Load, Active: u.Active, CanReload: u.CanReload, Root: os.Geteuid() == 0}, err
 		},
 	}
+	if cfg.Maintenance.Sessions.User != "" {
+		e, err := a.newEnder(cfg.Maintenance.Sessions)
+		if err != nil {
+			return doctor.Options{}, err
+		}
+		out.Ender = func(ctx context.Context, cluster string, n topology.Node) (doctor.Session, *topology.Failure) {
+			return session(postgres.Login(ctx, e.as(watches[cluster].asked(n))))
+		}
+	}
 	if client != nil {
 		out.Consul = func(ctx context.Context, prefix string) (doctor.ConsulAnswer, error) {
 			return keysBelow(ctx, client, prefix)
 		}
+		out.Lacking = client.Lacking
 	}
 	return out, nil
+}
+
+// ConsulClient returns the client with which an agent would ask Consul. It fails
+// where an agent could not be built, and for a configuration that needs no Consul.
+func ConsulClient(cfg *config.Config, o Options) (*consul.Client, error) {
+	client, err := neverRun(o).consulClient(cfg)
+	if err == nil && client == nil {
+		err = errors.New("the configuration does not need Consul")
+	}
+	return client, err
 }
 
 // session is a login for doctor; a failed one is no session, not an empty one.

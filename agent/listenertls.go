@@ -24,6 +24,7 @@ type listenerTLS struct {
 	protos []string // of the application, for ALPN
 	pair   *rotating[*tls.Certificate]
 	roots  *rotating[*x509.CertPool] // nil: clients need no certificate
+	demand tls.ClientAuthType        // of clients, with roots
 
 	now atomic.Pointer[tls.Config]
 	// What now was made of; only look touches them.
@@ -34,7 +35,13 @@ type listenerTLS struct {
 // newListenerTLS reads the files for the first time; here a fault is an error.
 // Protos are what is spoken over it.
 func newListenerTLS(l config.TLSListener, log *slog.Logger, protos ...string) (*listenerTLS, error) {
-	t := &listenerTLS{protos: protos}
+	return newListenerTLSFor(l, log, tls.RequireAndVerifyClientCert, protos...)
+}
+
+// newListenerTLSFor is newListenerTLS with another demand on clients where the
+// listener names who signs their certificates.
+func newListenerTLSFor(l config.TLSListener, log *slog.Logger, demand tls.ClientAuthType, protos ...string) (*listenerTLS, error) {
+	t := &listenerTLS{protos: protos, demand: demand}
 	var err error
 	if t.pair, err = newRotating(log, parsePair, l.CertFile, l.KeyFile); err != nil {
 		return nil, fmt.Errorf("cert_file with key_file %s: %w", l.KeyFile, err)
@@ -61,7 +68,7 @@ func (t *listenerTLS) look() {
 	t.madeOf, t.madeOfRoots = pair, roots
 	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: t.protos, Certificates: []tls.Certificate{*pair}}
 	if roots != nil {
-		c.ClientCAs, c.ClientAuth = roots, tls.RequireAndVerifyClientCert
+		c.ClientCAs, c.ClientAuth = roots, t.demand
 	}
 	t.now.Store(c)
 }

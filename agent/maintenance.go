@@ -16,12 +16,13 @@ import (
 func (a *Agent) openBook(dir string) *maintenance.Book {
 	return maintenance.Open(maintenance.Options{
 		Path: filepath.Join(dir, "maintenance.json"), Read: config.ReadFile, Now: a.o.Clock,
-		Changed: a.decideAnew, Logger: a.log.With("component", partMaintenance),
+		Changed: a.obey, Logger: a.log.With("component", partMaintenance),
 	})
 }
 
-// decideAnew lets every cluster decide now.
-func (a *Agent) decideAnew() {
+// obey lets every cluster decide now, and every drain look.
+func (a *Agent) obey() {
+	a.drains.Wake()
 	for _, c := range a.clustersNow() {
 		c.wake.Set()
 	}
@@ -35,8 +36,12 @@ func (a *Agent) buildMaintenance(cfg *config.Config, client *consul.Client) (*pa
 	if err != nil {
 		return nil, err
 	}
+	ender, err := a.newEnder(cfg.Maintenance.Sessions)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.Maintenance.Store == config.StoreFile {
-		p.begin = func() { a.tokens.Store(tokens); a.book.Share(nil) }
+		p.begin = func() { a.tokens.Store(tokens); a.ender.Store(ender); a.book.Share(nil) }
 		p.run = func(ctx context.Context) error { <-ctx.Done(); return nil }
 		return p, nil
 	}
@@ -51,24 +56,29 @@ func (a *Agent) buildMaintenance(cfg *config.Config, client *consul.Client) (*pa
 			}
 		},
 	})
-	p.begin = func() { a.tokens.Store(tokens); a.book.Share(key) }
+	p.begin = func() { a.tokens.Store(tokens); a.ender.Store(ender); a.book.Share(key) }
 	p.run = func(ctx context.Context) error { key.Run(ctx); return nil }
 	return p, nil
 }
 
 func (a *Agent) bookStatus() status.Sink {
+	ended, left := a.drains.Counts()
 	s := status.Sink{
 		Name: partMaintenance, State: status.SinkOK,
-		Gauges: map[string]uint64{"records": uint64(len(a.book.Set().Active(a.o.Clock())))},
+		Gauges:   map[string]uint64{"records": uint64(len(a.book.Set().Active(a.o.Clock()))), status.SessionsLeft: left},
+		Counters: map[string]uint64{status.SessionsEnded: ended},
 	}
-	if err := a.book.Trouble(); err != nil {
+	if err := errors.Join(a.book.Trouble(), a.drains.Trouble()); err != nil {
 		s.State, s.Error = status.SinkFailing, err.Error()
 	}
 	return s
 }
 
 // tokens are the files of those who may ask and change; nil: there is no file.
-type tokens struct{ viewers, admins *rotating[[]admin.Token] }
+type tokens struct {
+	viewers, admins *rotating[[]admin.Token]
+	named           admin.Tokens // those by name in their certificates
+}
 
 func (a *Agent) newTokens(m config.Maintenance) (*tokens, error) {
 	read := func(path string) (*rotating[[]admin.Token], error) {
@@ -79,7 +89,7 @@ func (a *Agent) newTokens(m config.Maintenance) (*tokens, error) {
 			return admin.ParseTokens(texts[0])
 		}, path)
 	}
-	t := new(tokens)
+	t := &tokens{named: admin.Tokens{ViewerNames: m.ViewerNames, AdminNames: m.AdminNames}}
 	var err, err2 error
 	t.viewers, err = read(m.ViewerTokenFile)
 	t.admins, err2 = read(m.AdminTokenFile)
@@ -91,6 +101,7 @@ func (t *tokens) get() (out admin.Tokens) {
 	if t == nil {
 		return out
 	}
+	out = t.named
 	if t.viewers != nil {
 		out.Viewers = t.viewers.get()
 	}
@@ -102,7 +113,7 @@ func (t *tokens) get() (out admin.Tokens) {
 
 func (a *Agent) adminServer() *admin.Server {
 	return admin.New(admin.Options{
-		Book: a.book, Views: &a.views, Now: a.now, Clusters: a.clusterNames, Policy: a.policy,
+		Book: a.book, Drains: a.drains, Views: &a.views, Now: a.now, Clusters: a.clusterNames, Policy: a.policy,
 		Tokens: func() admin.Tokens { return a.tokens.Load().get() }, Logger: a.log.With("component", "admin"),
 	})
 }

@@ -61,7 +61,12 @@ func TestARefusedReloadChangesNothing(t *testing.T) {
 	r.write(good...)
 	r.up()
 	r.settled("main", "n1", "n2")
-	taken := n1.addr
+	foreign, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = foreign.Close() }()
+	taken := foreign.Addr().String()
 	r.file("bad.tmpl", "{{ nonsense")
 	r.file("no.pem", "nothing\n")
 	for _, c := range []struct{ name, text, want string }{

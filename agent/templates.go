@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -13,14 +14,18 @@ import (
 )
 
 func (a *Agent) buildTemplates(groups []apply.Group) (*part, error) {
-	ap, err := apply.New(apply.Options{Groups: groups, Views: &a.views, Now: a.now, Bring: a.bringHAProxy, Logger: a.log.With("component", partTemplates)})
+	ap, err := apply.New(apply.Options{Groups: groups, Views: &a.views, Now: a.now, Bring: a.bringHAProxy, Turn: a.turnPgBouncer, Logger: a.log.With("component", partTemplates)})
 	if err != nil {
 		return nil, err
 	}
 	// What stood in the way of a file may have been mended in another one, which
 	// no reload of ours can see: every reload tries again.
 	retry := func(*config.Config) { ap.Retry() }
-	return &part{run: ap.Run, live: retry, status: func() []status.Sink {
+	run := func(ctx context.Context) error {
+		defer a.templates.CompareAndSwap(ap, nil)
+		return ap.Run(ctx)
+	}
+	return &part{begin: func() { a.templates.Store(ap) }, run: run, live: retry, status: func() []status.Sink {
 		var out []status.Sink
 		for _, s := range ap.Status() {
 			counters := map[string]uint64{"reloads": s.Reloads, "reloads_failed": s.ReloadsFailed, "runtime": s.Runtime}
@@ -48,10 +53,11 @@ func Groups(cfg *config.Config) ([]apply.Group, error) {
 	var groups []apply.Group
 	for _, t := range cfg.Templates {
 		g := apply.Group{
-			Name: t.Name, Settings: renderSettings(cfg), Check: t.Check, Reload: t.Reload, Unit: t.ReloadUnit, MasterSocket: t.MasterSocket, Runtime: t.Runtime,
-			Timeout: t.Timeout, ReloadInterval: t.ReloadInterval,
+			Name: t.Name, Settings: renderSettings(cfg), Check: t.Check, Reload: t.Reload, Unit: t.ReloadUnit, MasterSocket: t.MasterSocket, Runtime: t.Runtime, PgBouncer: t.PgBouncer, ReloadAtStart: t.PgBouncer != "", // which shows where it leads
+			Preflight: t.Preflight && t.IsHAProxy(), Timeout: t.Timeout, ReloadInterval: t.ReloadInterval,
 		}
-		g.Settings.Vars = t.Vars
+		g.Settings.Vars, g.Settings.Roles = t.Vars, t.Roles
+		g.Settings.Databases = renderDatabases(cfg, t.PgBouncer)
 		for _, name := range cfg.ClusterNames() {
 			if t.Covers(name) {
 				g.Clusters = append(g.Clusters, name)
@@ -64,7 +70,7 @@ func Groups(cfg *config.Config) ([]apply.Group, error) {
 			}
 			g.Files = append(g.Files, apply.File{
 				Template: render.Template{Name: name, Text: text}, Destination: f.Destination, Mode: f.Mode.Mode(),
-				HAProxy: f.IsHAProxy(),
+				HAProxy: f.IsHAProxy(), PgBouncer: f.IsPgBouncer(),
 			})
 		}
 		groups = append(groups, g)
@@ -74,7 +80,11 @@ func Groups(cfg *config.Config) ([]apply.Group, error) {
 
 func templateText(f config.File) (text, name string, err error) {
 	if f.Builtin != "" {
-		text, ok := builtin.Text(string(f.Builtin) + ".cfg")
+		name := builtin.HAProxy
+		if f.Builtin == config.BuiltinPgBouncer {
+			name = builtin.PgBouncer
+		}
+		text, ok := builtin.Text(name)
 		if !ok {
 			return "", "", fmt.Errorf("there is no built-in template %q; there are %v", f.Builtin, builtin.Names())
 		}
@@ -88,12 +98,18 @@ func templateText(f config.File) (text, name string, err error) {
 }
 
 func renderSettings(cfg *config.Config) render.Settings {
-	s := render.Settings{Listen: make(map[render.PoolID][]netip.AddrPort), Options: renderOptions(cfg.HAProxy.File)}
+	s := render.Settings{
+		Listen: make(map[render.PoolID][]netip.AddrPort), Refuse: make(map[render.PoolID]netip.AddrPort),
+		Options: renderOptions(cfg.HAProxy.File),
+	}
 	s.Agent, _ = netip.ParseAddrPort(string(cfg.Listen.AgentCheck))
 	for _, cl := range cfg.Clusters {
 		for _, p := range cl.Pools {
 			if at, err := netip.ParseAddrPort(string(p.Listen)); err == nil {
 				s.Listen[render.PoolID{Cluster: cl.Name, Pool: p.Name}] = []netip.AddrPort{at}
+			}
+			if at, err := netip.ParseAddrPort(string(p.Refuse)); err == nil {
+				s.Refuse[render.PoolID{Cluster: cl.Name, Pool: p.Name}] = at
 			}
 		}
 	}

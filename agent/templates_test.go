@@ -5,7 +5,35 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pgsteer/pgsteer/agent/config"
 )
+
+// A preflight is for HAProxy's files alone, unless it is switched off.
+func TestPreflightIsForHAProxy(t *testing.T) {
+	const file, check = "files: [{source: a.tmpl, destination: /etc/a", `}], check: [haproxy, -c, -f, "{{.Staged}}"]`
+	for group, want := range map[string]bool{
+		file + check:                                                                   false,
+		file + ", expect: haproxy" + check:                                             true,
+		file + check + ", master_socket: /m":                                           true,
+		file + ", expect: haproxy" + check + ", preflight: false":                      false,
+		"files: [{builtin: haproxy, destination: /etc/a" + check:                       true,
+		"files: [{builtin: haproxy, destination: /etc/a" + check + ", preflight: true": true,
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "a.tmpl"), []byte("a\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := config.Parse(filepath.Join(dir, "pgsteer.yaml"), []byte("clusters: {main: {nodes: {n1: 10.0.0.1:5432}}}\ntemplates: [{name: a, "+group+"}]\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups, err := Groups(cfg)
+		if err != nil || len(groups) != 1 || groups[0].Preflight != want {
+			t.Errorf("%s: %+v, %v, want a preflight: %v", group, groups, err, want)
+		}
+	}
+}
 
 // A check may stumble over a file that is not ours. Every reload tries again, and
 // the first one after that file was mended is enough.

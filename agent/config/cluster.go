@@ -21,6 +21,8 @@ type Cluster struct {
 	ConsulService ConsulService `yaml:"consul_service"`
 	Policy        Policy        `yaml:"policy"`
 	Pools         Pools         `yaml:"pools"`
+	Switchover    Switchover    `yaml:"switchover"`
+	Mesh          ClusterMesh   `yaml:"mesh"`
 	// Postgres begins as the file's postgres section.
 	Postgres Postgres `yaml:"postgres" like:"postgres"`
 }
@@ -64,6 +66,8 @@ func defaultCluster(name string, pg Postgres) Cluster {
 		Policy:        defaultPolicy(),
 		ConsulService: ConsulService{NodeNames: NamedByNode},
 		Pools:         defaultPools(),
+		Switchover:    defaultSwitchover(),
+		Mesh:          ClusterMesh{Publish: true},
 		Postgres:      pg,
 	}
 }

@@ -26,6 +26,8 @@ type Config struct {
 	Consul Consul `yaml:"consul"`
 	// Maintenance is where operators' words are kept, and who may say them.
 	Maintenance Maintenance `yaml:"maintenance"`
+	// Mesh is how clusters are published into Consul.
+	Mesh Mesh `yaml:"mesh"`
 	// Postgres is what clusters begin with. It stands before Clusters, since
 	// fields are decoded in this order, whatever the order in the file.
 	Postgres  Postgres   `yaml:"postgres"`
@@ -33,6 +35,8 @@ type Config struct {
 	HAProxy   HAProxy    `yaml:"haproxy"`
 	Envoy     Envoy      `yaml:"envoy"`
 	Templates []Template `yaml:"templates"`
+	// PgBouncers are told over their consoles.
+	PgBouncers []PgBouncer `yaml:"pgbouncers"`
 }
 
 // Log says how much is logged and in which form.
@@ -47,10 +51,12 @@ type Listen struct {
 	Health     ListenAddress `yaml:"health"`      // Patroni's health paths
 	HealthTLS  TLSListener   `yaml:"health_tls"`  // the same over TLS
 	Status     ListenAddress `yaml:"status"`      // /livez, /readyz, /metrics, status
+	StatusTLS  TLSListener   `yaml:"status_tls"`  // the same over TLS
 	// Socket serves the same as Status on a UNIX socket; empty: see StatusSocket.
 	Socket     string        `yaml:"socket" type:"listen socket"`
 	SocketMode SocketMode    `yaml:"socket_mode"` // who may ask there
 	XDS        ListenAddress `yaml:"xds"`         // Envoy's subscription, gRPC
+	RefusalTLS RefusalTLS    `yaml:"refusal_tls"` // for clients that are refused
 }
 
 // Consul says how the local Consul agent is reached.
@@ -120,6 +126,12 @@ type Envoy struct {
 	// Files is a folder into which everything is written for Envoys that read files.
 	Files string   `yaml:"files" type:"path"`
 	TLS   EnvoyTLS `yaml:"tls"` // of listen.xds
+	// ServerCAFile makes Envoy speak TLS from the first byte to the nodes.
+	ServerCAFile string `yaml:"server_ca_file" type:"file"`
+	ServerName   string `yaml:"server_name"` // in the nodes' certificates, with ServerCAFile
+
+	// ServerCA is the content of ServerCAFile; only Load fills it.
+	ServerCA string `yaml:"-"`
 }
 
 // Default returns the configuration of a file that says nothing. It has no
@@ -138,6 +150,7 @@ func Default() *Config {
 		Health:      Health{Compat: HealthStrict, DrainStatus: DrainUnavailable},
 		Consul:      Consul{Address: "http://127.0.0.1:8500"},
 		Maintenance: Maintenance{Store: StoreFile, Key: "pgsteer/maintenance"},
+		Mesh:        defaultMesh(),
 		Postgres: Postgres{
 			User:           "pgsteer",
 			Database:       "postgres",
@@ -224,10 +237,10 @@ func (c *Config) Policy(cluster string) topology.Policy {
 	return cl.policy(c.Zone)
 }
 
-// UsesConsul reports whether a cluster or the maintenance records need Consul, so
-// that an agent without either never asks there.
+// UsesConsul reports whether a cluster, the maintenance records or what is published
+// need Consul, so that an agent without any of them never asks there.
 func (c *Config) UsesConsul() bool {
-	return c.Maintenance.Store == StoreConsul || slices.ContainsFunc(c.Clusters, Cluster.UsesConsul)
+	return c.Maintenance.Store == StoreConsul || len(c.Published()) > 0 || slices.ContainsFunc(c.Clusters, Cluster.UsesConsul)
 }
 
 // EnvoyListen is the address at which Envoy offers a pool: the pool's listen

@@ -53,6 +53,9 @@ func (e Envoy) check(file scope, c *Config) {
 		s.fault("listen_host", "%v", err)
 	}
 	e.TLS.check(s.in("tls"))
+	if e.ServerName != "" && e.ServerCAFile == "" {
+		s.fault("server_name", "server_name has no effect without server_ca_file: Envoy then lets the bytes of clients pass as they are")
+	}
 	if e.Files != "" && c.Listen.XDS.Off() {
 		s.fault("files", "files are written by the server for Envoys, which `listen.xds: off` switches off")
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -223,13 +224,15 @@ func (d *decoder) syntax(err error) {
 	d.add(mark{max(one.Mark.Line, 1), max(one.Mark.Column, 1)}, text)
 }
 
-// secrets reads the files that hold passwords and tokens, each once.
+// secrets reads the files that hold passwords and tokens, each once, and the
+// certificates that others are sent.
 func (d *decoder) secrets() {
 	if !d.open {
 		return
 	}
 	d.secret("consul\x00token_file", d.root.Consul.TokenFile, &d.root.Consul.Token)
 	d.secret("postgres\x00password_file", d.root.Postgres.PasswordFile, &d.root.Postgres.Password)
+	d.roots("envoy\x00server_ca_file", d.root.Envoy.ServerCAFile, &d.root.Envoy.ServerCA)
 	for i := range d.root.Clusters {
 		c := &d.root.Clusters[i]
 		d.secret(path("clusters").child(c.Name).child("pg_auto_failover").child("password_file"), c.Monitor.PasswordFile, &c.Monitor.Password)
@@ -239,6 +242,22 @@ func (d *decoder) secrets() {
 		}
 		p := path("clusters").child(c.Name).child("postgres").child("password_file")
 		d.secret(p, c.Postgres.PasswordFile, &c.Postgres.Password)
+	}
+}
+
+// roots reads a file of certificates.
+func (d *decoder) roots(p path, name string, dst *string) {
+	if name == "" || d.unsound[p] {
+		return
+	}
+	b, err := ReadFile(name)
+	switch {
+	case err != nil:
+		d.fault(p, d.marks[p], "this file must be readable: %v", err)
+	case !x509.NewCertPool().AppendCertsFromPEM(b):
+		d.fault(p, d.marks[p], "%s has no certificate in PEM", name)
+	default:
+		*dst = string(b)
 	}
 }
 

@@ -42,13 +42,14 @@ clusters:
 func TestLoadFaults(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"empty": "\n", "lines": "a\nb\n",
+		"empty": "\n", "lines": "a\nb\n", "no.pem": "nothing\n",
 		"pgsteer.yaml": `consul: {address: "https://c:8501", token_file: missing, ca_file: "."}
 postgres: {password_file: empty, sslrootcert: gone.crt}
 clusters:
   a: {authority: patroni, postgres: {password_file: lines}, inventory: not-there-yet.yaml}
 templates:
   - {name: t, files: [{source: none.tmpl, destination: out}]}
+envoy: {server_ca_file: no.pem}
 `,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -66,7 +67,8 @@ pgsteer.yaml:1:67: this file must be readable: ` + dir + ` is a folder
 pgsteer.yaml:2:27: empty is empty, a secret was expected
 pgsteer.yaml:2:47: this file must be readable: open gone.crt: no such file or directory
 pgsteer.yaml:4:53: lines holds more than one line, a secret is one
-pgsteer.yaml:6:32: this file must be readable: open none.tmpl: no such file or directory`
+pgsteer.yaml:6:32: this file must be readable: open none.tmpl: no such file or directory
+pgsteer.yaml:7:25: no.pem has no certificate in PEM`
 	compare(t, want, got)
 
 	if _, err := Load(filepath.Join(dir, "nothing.yaml")); !errors.Is(err, os.ErrNotExist) {

@@ -1,6 +1,9 @@
 package config
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Maintenance says where the records of what is out are kept, and who may change them.
 type Maintenance struct {
@@ -10,6 +13,22 @@ type Maintenance struct {
 	// before it; they are read again when they change.
 	ViewerTokenFile string `yaml:"viewer_token_file" type:"file"`
 	AdminTokenFile  string `yaml:"admin_token_file" type:"file"`
+	// ViewerNames and AdminNames are in the certificates that clients of
+	// listen.status_tls show.
+	ViewerNames []string `yaml:"viewer_names"`
+	AdminNames  []string `yaml:"admin_names"`
+	// Sessions is how sessions are ended at nodes that are out.
+	Sessions EndSessions `yaml:"sessions"`
+}
+
+// EndSessions is the role that ends sessions, where operators ask for that.
+type EndSessions struct {
+	User string `yaml:"user"` // empty: sessions cannot be ended
+	// PasswordFile is the role's; empty: that of the probe role, when it is the same
+	// one, else none.
+	PasswordFile string `yaml:"password_file" type:"file"`
+	// KeepRoles are roles whose sessions are neither waited for nor ended.
+	KeepRoles []string `yaml:"keep_roles"`
 }
 
 // MaintenanceStore says where records are kept.
@@ -25,5 +44,20 @@ const (
 func (m Maintenance) check(s scope) {
 	if m.Store == StoreConsul && (m.Key == "" || strings.HasPrefix(m.Key, "/") || strings.HasSuffix(m.Key, "/")) {
 		s.fault("key", "key %s is no key of Consul's store: it needs a name, without a slash before or behind it", quote(m.Key))
+	}
+	if e := m.Sessions; e.User == "" && e.PasswordFile+strings.Join(e.KeepRoles, "") != "" {
+		s.in("sessions").fault("user", "user is missing: without a role that may end sessions nothing beside it has an effect")
+	}
+}
+
+// checkNames refuses names in certificates that nobody asks for.
+func (c *Config) checkNames(s scope) {
+	for key, names := range map[string][]string{"viewer_names": c.Maintenance.ViewerNames, "admin_names": c.Maintenance.AdminNames} {
+		switch {
+		case len(names) > 0 && c.Listen.StatusTLS.ClientCAFile == "":
+			s.fault(key, "%s has no effect without listen.status_tls.client_ca_file: clients then show no certificate that counts", key)
+		case slices.Contains(names, ""):
+			s.fault(key, "a name in %s is empty", key)
+		}
 	}
 }

@@ -84,11 +84,11 @@ func TestParseFullSections(t *testing.T) {
 	}}
 	want.Envoy = Envoy{
 		ListenHost: "0.0.0.0", ConnectTimeout: time.Second, CheckAddress: "10.0.0.9:7432", CheckInterval: time.Second,
-		Release: "after the upgrade",
-		TLS:     EnvoyTLS{CertFile: "/etc/pgsteer/a.pem", KeyFile: "/etc/pgsteer/a.key", ClientCAFile: "/etc/pgsteer/ca.pem", NodeIdentity: IdentityAny},
+		Release: "after the upgrade", ServerCAFile: "/etc/pgsteer/ca.pem", ServerName: "db.example.org",
+		TLS: EnvoyTLS{CertFile: "/etc/pgsteer/a.pem", KeyFile: "/etc/pgsteer/a.key", ClientCAFile: "/etc/pgsteer/ca.pem", NodeIdentity: IdentityAny},
 	}
 	want.Templates = []Template{{
-		Name: "haproxy", Clusters: []string{"main"}, Timeout: 30 * time.Second, ReloadInterval: 2 * time.Second, Runtime: true,
+		Name: "haproxy", Clusters: []string{"main"}, Timeout: 30 * time.Second, ReloadInterval: 2 * time.Second, Runtime: true, Preflight: true,
 		Files:  []File{{Builtin: BuiltinHAProxy, Destination: "/etc/haproxy/haproxy.cfg", Mode: 0o600}},
 		Check:  []string{"haproxy", "-c", "-f", "{{.Staged}}"},
 		Reload: []string{"systemctl", "reload", "haproxy"},

@@ -13,9 +13,12 @@ import (
 // Pool is a named routing target of a cluster. Fields that topology.Pool has
 // too mean the same.
 type Pool struct {
-	Name             string             `yaml:"-"`
-	Mode             topology.Mode      `yaml:"mode"`
-	Listen           ListenAddress      `yaml:"listen"` // where balancers offer it; empty: nowhere
+	Name   string        `yaml:"-"`
+	Mode   topology.Mode `yaml:"mode"`
+	Listen ListenAddress `yaml:"listen"` // where balancers offer it; empty: nowhere
+	// Refuse is where the agent tells clients why the pool takes no session; empty:
+	// nowhere, their connections are closed.
+	Refuse           ListenAddress      `yaml:"refuse"`
 	Select           topology.Selector  `yaml:"select"`
 	Role             topology.Role      `yaml:"role"`
 	MaxLag           topology.Size      `yaml:"max_lag"`

@@ -269,6 +269,8 @@ const (
 	typeAddress  typeWord = "address"
 	typeNode     typeWord = "cluster/node"
 	typeServer   typeWord = "cluster/pool/node"
+	typePool     typeWord = "cluster/pool"
+	typeConsole  typeWord = "socket or address"
 	typeFileMode typeWord = "file mode"
 	typeSelector typeWord = "selector"
 )
@@ -288,6 +290,10 @@ func typeName(v reflect.Value, kind string) typeWord {
 		return typeNode
 	case *ServerRef:
 		return typeServer
+	case *PoolRef:
+		return typePool
+	case *ConsoleAddress:
+		return typeConsole
 	case *FileMode, *SocketMode:
 		return typeFileMode
 	case *topology.Selector:
@@ -318,6 +324,8 @@ func (t typeWord) article() string {
 		return "a node (cluster/node)"
 	case t == typeServer:
 		return "a node in a pool (cluster/pool/node)"
+	case t == typePool:
+		return "a pool (cluster/pool)"
 	case t == typeDuration:
 		return "a duration such as 2s"
 	case t == typeSize:

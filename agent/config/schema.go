@@ -154,7 +154,7 @@ func single(k Key) schema {
 		return schema{Enum: k.words}
 	}
 	switch k.value {
-	case typeText, typeSelector: // see below
+	case typeText, typeSelector, typeConsole: // see below
 	case typeBool:
 		return schema{Type: []string{"boolean"}}
 	case typeNumber:
@@ -171,7 +171,7 @@ func single(k Key) schema {
 		return s
 	case typeAddress:
 		return text(`^(off|.*:[0-9]{1,5})?$`)
-	case typeNode:
+	case typeNode, typePool:
 		return text(`^([^/]+/[^/]+)?$`)
 	case typeServer:
 		return text(`^([^/]+/[^/]+/[^/]+)?$`)

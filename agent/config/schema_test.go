@@ -37,6 +37,7 @@ var formFaults = map[string]string{
 	"top_list.yaml":         ": [a b] is no object",
 	"top_text.yaml":         ": clusters is no object",
 	"write_probe.yaml":      "postgres.write_probe: [a] is no string",
+	"pgbouncers.yaml":       "pgbouncers.1.databases.3.pool: main is not like",
 	"unknown_keys.yaml":     "clusters.main.nods: unknown",
 }
 

@@ -25,6 +25,14 @@ type Template struct {
 	// Runtime has changes of servers alone made in the running HAProxy, over
 	// HAProxy.Sockets, instead of a reload.
 	Runtime bool `yaml:"runtime"`
+	// Preflight has tried before a reload of HAProxy what its check does not look at.
+	Preflight bool `yaml:"preflight"`
+	// Roles lets the files name who serves, for programs without checks: they are
+	// written anew at each change of the writer, at once.
+	Roles bool `yaml:"roles"`
+	// PgBouncer is the one that reads the files: its databases are what the built-in
+	// template writes, and its console reloads it.
+	PgBouncer string `yaml:"pgbouncer"`
 	// Timeout bounds a check and a reload each.
 	Timeout time.Duration `yaml:"timeout"`
 	// ReloadInterval is the least time between two reloads.
@@ -56,14 +64,26 @@ func (v *vars) decode(d *decoder, p path, n *yaml.Node) {
 }
 
 func (t *Template) setDefaults() {
+	t.Preflight = true
 	t.Timeout = 30 * time.Second
 	t.ReloadInterval = 2 * time.Second
 }
 
 func (f *File) setDefaults() { f.Mode = 0o640 }
 
+// IsPgBouncer reports whether the file is the section [databases] of a PgBouncer.
+func (f File) IsPgBouncer() bool {
+	return f.Builtin == BuiltinPgBouncer || f.Expect == BuiltinPgBouncer
+}
+
 // IsHAProxy reports whether the file is a whole configuration of HAProxy.
 func (f File) IsHAProxy() bool { return f.Builtin == BuiltinHAProxy || f.Expect == BuiltinHAProxy }
+
+// IsHAProxy reports whether the group is known to be HAProxy's: by one of its files, or
+// by its master's socket.
+func (t Template) IsHAProxy() bool {
+	return t.MasterSocket != "" || slices.ContainsFunc(t.Files, File.IsHAProxy)
+}
 
 // Covers reports whether a group renders a cluster.
 func (t Template) Covers(cluster string) bool {

@@ -88,17 +88,23 @@ func (c *Config) check(s scope) {
 		s.fault("clusters", "no cluster is configured: `clusters` needs at least one")
 	}
 	c.checkListeners(s)
+	c.checkNodePorts(s)
 	c.Listen.HealthTLS.check(s.in("listen").in("health_tls"))
+	c.Listen.StatusTLS.check(s.in("listen").in("status_tls"))
 	c.Consul.check(s.in("consul"))
 	c.Maintenance.check(s.in("maintenance"))
+	c.checkNames(s.in("maintenance"))
 	c.Postgres.check(s.in("postgres"))
 	c.Clusters.check(s)
 	c.checkZone(s)
 	c.checkLocal(s)
+	c.checkMesh(s)
 	c.checkAgentCheck(s.in("agent_check"))
+	c.checkRefusals(s)
 	c.HAProxy.check(s.in("haproxy"))
 	c.Envoy.check(s, c)
 	c.checkTemplates(s)
+	c.checkPgBouncers(s.in("pgbouncers"))
 }
 
 // listener is one address that something binds.
@@ -116,6 +122,7 @@ func (c *Config) listeners(s scope) []listener {
 		{l, "health", "listen.health", c.Listen.Health},
 		{l.in("health_tls"), "address", "listen.health_tls", c.Listen.HealthTLS.Address},
 		{l, "status", "listen.status", c.Listen.Status},
+		{l.in("status_tls"), "address", "listen.status_tls", c.Listen.StatusTLS.Address},
 		{l, "xds", "listen.xds", c.Listen.XDS},
 	}
 	all = append(all, listener{s.in("haproxy").in("file"), "stats_listen", "haproxy.file.stats_listen", c.HAProxy.File.StatsListen})
@@ -126,7 +133,8 @@ func (c *Config) listeners(s scope) []listener {
 	for _, cl := range c.Clusters {
 		for _, p := range cl.Pools {
 			in := s.in("clusters").in(cl.Name).in("pools").in(p.Name)
-			all = append(all, listener{in, "listen", "pool " + p.Name + " of cluster " + cl.Name, p.Listen})
+			what := "pool " + p.Name + " of cluster " + cl.Name
+			all = append(all, listener{in, "listen", what, p.Listen}, listener{in, "refuse", "refuse of " + what, p.Refuse})
 		}
 	}
 	return all

@@ -66,6 +66,7 @@ func (c Cluster) check(s scope) {
 	c.Policy.check(s.in("policy"))
 	c.checkWriteProbe(s)
 	c.Pools.check(s)
+	c.Switchover.check(s.in("switchover"), c)
 	c.checkWeights(s)
 	c.checkPorts(s)
 	if s.written("postgres") {

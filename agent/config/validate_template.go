@@ -19,6 +19,7 @@ func (c *Config) checkTemplates(s scope) {
 		if t.Runtime && len(c.HAProxy.Sockets) == 0 && !s.d.unsound["haproxy"] {
 			in.fault("runtime", "there is no haproxy.sockets over which servers could be changed")
 		}
+		c.checkRoles(in, t)
 		if names[t.Name] && t.Name != "" {
 			in.fault("name", "a template named %s is there already", t.Name)
 		}
@@ -33,6 +34,44 @@ func (c *Config) checkTemplates(s scope) {
 				in.in("files").in(strconv.Itoa(j)).fault("destination", "%s is written by template %s already", f.Destination, other)
 			}
 			destinations[f.Destination] = t.Name
+		}
+	}
+}
+
+// checkRoles: what names the writer says so, and is made for one PgBouncer.
+func (c *Config) checkRoles(s scope, t Template) {
+	for i, f := range t.Files {
+		in := s.in("files").in(strconv.Itoa(i))
+		switch {
+		case f.IsPgBouncer() && !t.Roles:
+			s.fault("roles", "a file of PgBouncer, which has no checks, names the writer: that takes `roles: true`")
+		case f.IsPgBouncer() && t.PgBouncer == "":
+			in.fault("builtin", "which PgBouncer is the file for? Name one of `pgbouncers` with `pgbouncer`")
+		case f.IsHAProxy() && t.Roles:
+			s.fault("roles", "a file of HAProxy never names the writer: its checks ask, and a change of roles needs no reload")
+		}
+	}
+	if t.PgBouncer == "" {
+		return
+	}
+	b, ok := c.Bouncer(t.PgBouncer)
+	var names []string
+	for _, b := range c.PgBouncers {
+		names = append(names, b.Name)
+	}
+	switch {
+	case s.d.unsound["pgbouncers"]:
+	case !ok:
+		s.fault("pgbouncer", "no such PgBouncer: %s", UnknownWord(t.PgBouncer, names))
+	case len(t.Reload) > 0 || t.ReloadUnit != "" || t.MasterSocket != "":
+		s.fault("pgbouncer", "the console of PgBouncer %s reloads it; reload, reload_unit and master_socket have no place beside it", t.PgBouncer)
+	}
+	for _, d := range b.Databases {
+		if written := slices.ContainsFunc(t.Files, File.IsPgBouncer); written && d.Name != "" && !plainDatabase.MatchString(d.Name) {
+			s.fault("pgbouncer", "database %s cannot stand in PgBouncer's file: up to 63 letters, digits, '_', '.' and '-'", quote(d.Name))
+		}
+		if _, known := c.Cluster(d.Pool.Cluster); known && !t.Covers(d.Pool.Cluster) {
+			s.fault("clusters", "database %s of PgBouncer %s leads to cluster %s, which this template does not render", d.Name, b.Name, d.Pool.Cluster)
 		}
 	}
 }
@@ -53,6 +92,9 @@ func (t Template) check(s scope) {
 	t.checkArguments(s, "reload", t.Reload)
 	t.checkCheck(s)
 	t.checkUnit(s)
+	if s.written("preflight") && t.Preflight && !t.IsHAProxy() && !s.d.unsound[s.in("files").at] && !s.d.unsound[s.in("master_socket").at] {
+		s.fault("preflight", "preflight has no effect: no file is known to be for HAProxy, by `builtin` or `expect`, and there is no `master_socket`")
+	}
 	s.positive("timeout", t.Timeout)
 	s.positive("reload_interval", t.ReloadInterval)
 }

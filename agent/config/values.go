@@ -106,8 +106,11 @@ const (
 // Builtin names a template that comes with pgsteer.
 type Builtin string
 
-// BuiltinHAProxy is a whole haproxy.cfg.
-const BuiltinHAProxy Builtin = "haproxy"
+// The built-in templates.
+const (
+	BuiltinHAProxy   Builtin = "haproxy"   // a whole haproxy.cfg
+	BuiltinPgBouncer Builtin = "pgbouncer" // the section [databases] of one PgBouncer
+)
 
 // words lists what an enumeration allows, nil for a type that is none.
 func words(v any) []string {
@@ -130,8 +133,12 @@ func words(v any) []string {
 		return texts(AdminNever, AdminAlways)
 	case MaintenanceStore:
 		return texts(StoreFile, StoreConsul)
+	case MeshMode:
+		return texts(MeshOff, MeshLocal, MeshExternal)
+	case WhenDead:
+		return texts(DeadCritical, DeadStay)
 	case Builtin:
-		return texts(BuiltinHAProxy)
+		return texts(BuiltinHAProxy, BuiltinPgBouncer)
 	case topology.AuthorityKind:
 		return texts(topology.AuthorityNone, topology.AuthorityPatroni, topology.AuthorityMonitor)
 	case topology.AuthorityLost:

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/agent/consulinit"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
 func consulReads(ctx context.Context, x *exam) []Result {
@@ -44,6 +47,48 @@ func (x *exam) consulRead(ctx context.Context, cl config.Cluster) Result {
 		r.Level, r.Found, r.Do = Warn, "there is no key", "compare patroni.namespace and patroni.scope with Patroni's own file; a token without the right to read sees none either"
 	default:
 		r.Found = fmt.Sprintf("%d keys", answer.Keys)
+	}
+	return r
+}
+
+// consulRights asks for every right of each job of the agent's own.
+func consulRights(ctx context.Context, x *exam) []Result {
+	if x.Lacking == nil {
+		return nil
+	}
+	var all []Result
+	for _, p := range consulinit.Policies(x.Config) {
+		if p.Job == consulinit.JobInit {
+			continue // it is an operator's
+		}
+		r := x.consulRight(ctx, p)
+		all = append(all, r)
+		if r.Level == Warn {
+			break // what keeps Consul from telling is the same for all
+		}
+	}
+	return all
+}
+
+func (x *exam) consulRight(ctx context.Context, p consulinit.Policy) Result {
+	r := Result{Subject: p.Job, Level: OK, Tried: fmt.Sprintf("ask Consul at %s for %d rights of the token", x.Config.Consul.Address, len(p.Rights))}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	lacking, err := x.Lacking(ctx, p.Rights)
+	switch {
+	case errors.Is(err, consul.ErrNoACLs):
+		r.Found = "Consul asks nobody for rights"
+	case err != nil:
+		r.Level, r.Found, r.Do = Warn, err.Error(), "compare the token's policies with those of pgsteer doctor --acl"
+	case len(lacking) > 0:
+		var lines []string
+		for _, l := range lacking {
+			lines = append(lines, l.String())
+		}
+		r.Level, r.Found = Fail, fmt.Sprintf("the token lacks %d of %d rights", len(lacking), len(p.Rights))
+		r.Do = "add to its policy: " + strings.Join(lines, " ")
+	default:
+		r.Found = fmt.Sprintf("the token has all %d", len(p.Rights))
 	}
 	return r
 }

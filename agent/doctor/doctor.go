@@ -2,10 +2,10 @@
 // wrong and what to do: rights, ports, versions, files, clocks.
 //
 // Guarantees: a look changes nothing, neither here nor at a server: one login per
-// node and monitor, two questions per socket of HAProxy, one read per prefix of Consul, and a
-// file made and removed in the state folder. Every question has a deadline, and
-// one that hangs delays no other of its kind. What could not be found out is a
-// warning and never OK.
+// node, role and monitor, two questions per socket of HAProxy, one read per prefix
+// of Consul and a question for its token's rights, and a file made and removed in the
+// state folder. Every question has a deadline, and one that hangs delays no other of
+// its kind. What could not be found out is a warning and never OK.
 package doctor
 
 import (
@@ -17,6 +17,7 @@ import (
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/haproxycli"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
 // Level says how bad a finding is.
@@ -53,7 +54,7 @@ var Checks = []Check{
 	{"certificates", "Certificates that the configuration names are valid, and for two weeks more.", certificates},
 	{"limits", "There are file descriptors for every node, agent check and stream, and Consul's 200 connections per client address suffice.", limits},
 	{"names", "Nodes and monitors that are given by name can be resolved.", names},
-	{"agent", "The running agent, if there is one, took its configuration, hears its sources and keeps its sinks fed.", runningAgent},
+	{"agent", "The running agent, if there is one, took its configuration, hears its sources, keeps its sinks fed, and had no template's files refused.", runningAgent},
 	{"listeners", "Every listener can be bound, or is the running agent's own.", listeners},
 	{"pool-ports", "Somebody listens where pools are offered to clients.", poolPorts},
 	{"haproxy-program", "The installed HAProxy has no known fault that pgsteer cannot avoid.", haproxyProgram},
@@ -65,9 +66,11 @@ var Checks = []Check{
 	{"probe-role", "The probe role has pg_monitor, no right beyond it, and a connection limit that leaves slots to others.", probeRole},
 	{"tls", "The session to each node is encrypted, unless it stays on this host or sslmode says otherwise.", nodeTLS},
 	{"slots", "Each node has connection slots left.", slots},
+	{"session-role", "The role of `maintenance.sessions` can log in to each node, see all sessions there, and end them.", sessionRole},
 	{"clock", "This host's clock and those of the nodes agree: moments of one are shown beside those of the other.", clocks},
 	{"monitor", "pg_auto_failover's monitor can be read, knows the group, is of a known version, and its role can do no more than read.", monitors},
 	{"consul", "Consul answers, and the token may read every key that is watched.", consulReads},
+	{"consul-token", "With ACLs on, Consul's token has every right that watching, maintenance and publishing need; `pgsteer doctor --acl` prints them.", consulRights},
 }
 
 // Options says what to look at, and how. Config and Now are required; what reaches
@@ -80,6 +83,8 @@ type Options struct {
 	Agent func(context.Context) *Agent
 	// Login logs in to a node as the agent does.
 	Login func(context.Context, string, topology.Node) (Session, *topology.Failure)
+	// Ender logs in to a node as the role that ends sessions; nil: there is none.
+	Ender func(context.Context, string, topology.Node) (Session, *topology.Failure)
 	// Monitor logs in to a cluster's monitor of pg_auto_failover as the agent does.
 	Monitor func(ctx context.Context, cluster string, at topology.Address) (Session, *topology.Failure)
 	// Lookup resolves a name.
@@ -88,6 +93,8 @@ type Options struct {
 	Unit func(ctx context.Context, name string) (Unit, error)
 	// Consul lists what a prefix of keys holds.
 	Consul func(ctx context.Context, prefix string) (ConsulAnswer, error)
+	// Lacking asks Consul which of these rights the token does not have.
+	Lacking func(ctx context.Context, rights []consul.Right) ([]consul.Right, error)
 	// Output runs a program and returns what it printed.
 	Output func(ctx context.Context, name string, args ...string) (string, error)
 	// Dial opens connections; nil: the operating system's.

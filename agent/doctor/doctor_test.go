@@ -13,11 +13,13 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
 func TestStateFolder(t *testing.T) {
@@ -127,9 +129,9 @@ func TestAgent(t *testing.T) {
 	o.Agent = func(context.Context) *Agent { return &Agent{Version: "1.2"} }
 	same(t, of(t, "agent", o), "OK : version 1.2 runs")
 	o.Agent = func(context.Context) *Agent {
-		return &Agent{Version: "1.2", ConfigError: "bad", Failing: map[string]string{"xds": "refused", "agentcheck": "none"}}
+		return &Agent{Version: "1.2", ConfigError: "bad", Failing: map[string]string{"xds": "refused", "agentcheck": "none", "template lb": "taken"}}
 	}
-	same(t, of(t, "agent", o), "WARN : the last reload was refused: bad", "WARN agentcheck: none", "WARN xds: refused")
+	same(t, of(t, "agent", o), "WARN : the last reload was refused: bad", "WARN agentcheck: none", "WARN template lb: taken", "WARN xds: refused")
 	// One that stands still has bound its ports: nobody is to be told to end it.
 	o.Agent = func(context.Context) *Agent { return &Agent{Silent: context.DeadlineExceeded} }
 	same(t, of(t, "agent", o), "FAIL : it is there and does not answer: context deadline exceeded")
@@ -302,5 +304,28 @@ WARN  one                  odd
 		if got := Worst(rs); got != tt.want {
 			t.Errorf("worst of %v is %s", tt.levels, got)
 		}
+	}
+}
+
+// The token's rights, job by job, but not those of an operator's job; what Consul
+// does not tell is no fault of the token's.
+func TestConsulRights(t *testing.T) {
+	for _, tt := range []struct {
+		lacks string // a right whose rule has this
+		err   error
+		want  string
+	}{
+		{"", nil, "OK watch: the token has all 1|OK maintenance: the token has all 1|OK publish: the token has all 5"},
+		{"session", nil, "OK watch: the token has all 1|OK maintenance: the token has all 1|FAIL publish: the token lacks 1 of 5 rights"},
+		{"", consul.ErrNoACLs, "OK watch: Consul asks nobody for rights|OK maintenance: Consul asks nobody for rights|OK publish: Consul asks nobody for rights"},
+		{"", errors.New("away"), "WARN watch: away"},
+	} {
+		o := options(t, "maintenance: {store: consul}\nmesh: {mode: external}\nclusters: {a: {authority: patroni}}")
+		o.Lacking = func(_ context.Context, rights []consul.Right) ([]consul.Right, error) {
+			return slices.DeleteFunc(slices.Clone(rights), func(r consul.Right) bool {
+				return tt.lacks == "" || !strings.Contains(r.String(), tt.lacks)
+			}), tt.err
+		}
+		same(t, of(t, "consul-token", o), strings.Split(tt.want, "|")...)
 	}
 }

@@ -2,13 +2,14 @@ package doctor
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/agent/haproxycfg"
+	"github.com/pgsteer/pgsteer/agent/preflight"
 )
 
 func haproxyFiles(_ context.Context, x *exam) []Result {
@@ -27,13 +28,13 @@ func haproxyFiles(_ context.Context, x *exam) []Result {
 			})
 			continue
 		}
-		text.add(file, string(b))
+		text.add(file, b)
 	}
 	all = append(all, text.judge()...)
 	mode := x.Config.Listen.SocketMode
 	if l, ok := text.find("external-check", "command"); ok && mode&0o006 != 0o006 {
 		all = append(all, Result{
-			Subject: l.at, Level: Warn, Tried: "compare it with listen.socket_mode",
+			Subject: l.At(), Level: Warn, Tried: "compare it with listen.socket_mode",
 			Found: "the agent's socket has mode " + mode.String() + ", and HAProxy runs the command as its own user",
 			Do:    "socket_mode: 0666, or HAProxy's user in the agent's group",
 		})
@@ -47,59 +48,39 @@ func checkedFiles(t config.Template) []string {
 	if len(t.Check) == 0 || !strings.Contains(filepath.Base(t.Check[0]), "haproxy") {
 		return nil
 	}
-	var files []string
-	for i, arg := range t.Check {
-		if i > 0 && t.Check[i-1] == "-f" && !strings.Contains(arg, "{{") {
-			files = append(files, arg)
-		}
-	}
+	files := slices.DeleteFunc(preflight.Files(t.Check), func(f string) bool { return strings.Contains(f, "{{") })
 	for _, f := range t.Files {
 		files = append(files, f.Destination)
 	}
 	return files
 }
 
-// haproxyLine is a line of HAProxy's configuration, in words.
-type haproxyLine struct {
-	at    string // file:line
-	words []string
-}
-
-// haproxyText is HAProxy's configuration, as far as it is understood here: words
-// divided by blanks, without quotes.
+// haproxyText is HAProxy's configuration, as far as it is understood here.
 type haproxyText struct {
 	files []string
-	lines []haproxyLine
+	lines []haproxycfg.Line
 }
 
-func (t *haproxyText) add(file, text string) {
+func (t *haproxyText) add(file string, text []byte) {
 	t.files = append(t.files, file)
-	for i, line := range strings.Split(text, "\n") {
-		line, _, _ = strings.Cut(line, "#")
-		if words := strings.Fields(line); len(words) > 0 {
-			t.lines = append(t.lines, haproxyLine{fmt.Sprintf("%s:%d", file, i+1), words})
-		}
-	}
+	t.lines = append(t.lines, haproxycfg.Lines(file, text)...)
 }
 
 // find is the first line that begins with these words.
-func (t *haproxyText) find(words ...string) (haproxyLine, bool) {
-	for _, l := range t.lines {
-		if len(l.words) >= len(words) && slices.Equal(l.words[:len(words)], words) {
-			return l, true
-		}
-	}
-	return haproxyLine{}, false
+func (t *haproxyText) find(words ...string) (haproxycfg.Line, bool) {
+	return t.first(func(l haproxycfg.Line) bool { return l.Begins(words...) })
 }
 
 // holds is the first line with a word at any place.
-func (t *haproxyText) holds(word string) (haproxyLine, bool) {
-	for _, l := range t.lines {
-		if slices.Contains(l.words, word) {
-			return l, true
-		}
+func (t *haproxyText) holds(word string) (haproxycfg.Line, bool) {
+	return t.first(func(l haproxycfg.Line) bool { return slices.Contains(l.Words, word) })
+}
+
+func (t *haproxyText) first(is func(haproxycfg.Line) bool) (haproxycfg.Line, bool) {
+	if i := slices.IndexFunc(t.lines, is); i >= 0 {
+		return t.lines[i], true
 	}
-	return haproxyLine{}, false
+	return haproxycfg.Line{}, false
 }
 
 // judge looks for what is known to go wrong (reports of haproxy/haproxy).
@@ -108,13 +89,12 @@ func (t *haproxyText) judge() []Result {
 		return nil
 	}
 	var all []Result
-	bad := func(level Level, l haproxyLine, found, do string) {
-		all = append(all, Result{Subject: l.at, Level: level, Tried: "look for " + l.words[0], Found: found, Do: do})
+	bad := func(level Level, l haproxycfg.Line, found, do string) {
+		all = append(all, Result{Subject: l.At(), Level: level, Tried: "look for " + l.Words[0], Found: found, Do: do})
 	}
 	chroot := ""
-	if l, ok := t.find("chroot"); ok && len(l.words) > 1 {
-		chroot = l.words[1]
-		if info, err := os.Stat(chroot); err != nil || !info.IsDir() {
+	if l, ok := t.find("chroot"); ok {
+		if chroot, ok = preflight.Chroot(l); ok && preflight.Missing(chroot) {
 			bad(Fail, l, "the folder of chroot is not there: haproxy -c accepts that, and up to 3.0 a reload then ends every process", "make it, or drop the line")
 		}
 	}
@@ -125,7 +105,7 @@ func (t *haproxyText) judge() []Result {
 		bad(Warn, l, "a state file brings servers up by their first TCP check, whatever pgsteer said before, and mixes up addresses that changed", "drop it")
 	}
 	for _, l := range t.lines {
-		if slices.Contains(l.words, "agent-check") && l.words[0] == "server" && !slices.Contains(l.words, "agent-send") && !slices.Contains(l.words, "agent-port") {
+		if slices.Contains(l.Words, "agent-check") && l.Words[0] == "server" && !slices.Contains(l.Words, "agent-send") && !slices.Contains(l.Words, "agent-port") {
 			bad(Warn, l, "agent-check without agent-send: the common port is asked about nobody, and up to 2.6 each check takes 200 ms longer", "agent-send \"CLUSTER POOL NODE\\n\", or a port of agent_check.ports")
 			break
 		}
@@ -139,7 +119,7 @@ func (t *haproxyText) judge() []Result {
 
 // external looks at external-check: HAProxy says nothing when its command cannot
 // run, but takes every server for dead.
-func (t *haproxyText) external(chroot string, bad func(Level, haproxyLine, string, string)) {
+func (t *haproxyText) external(chroot string, bad func(Level, haproxycfg.Line, string, string)) {
 	l, ok := t.find("external-check", "command")
 	if !ok {
 		return
@@ -150,10 +130,10 @@ func (t *haproxyText) external(chroot string, bad func(Level, haproxyLine, strin
 	if !t.global("insecure-fork-wanted") {
 		bad(Fail, l, "there is no insecure-fork-wanted in global: as another user than root the check cannot start, and every server is down", "insecure-fork-wanted in global")
 	}
-	if len(l.words) < 3 {
+	if len(l.Words) < 3 {
 		return
 	}
-	command := l.words[2]
+	command := l.Words[2]
 	info, err := os.Stat(filepath.Join(chroot, command))
 	switch {
 	case err != nil && chroot != "":
@@ -170,5 +150,5 @@ func (t *haproxyText) external(chroot string, bad func(Level, haproxyLine, strin
 
 // global reports whether a setting stands alone on a line, as those of global do.
 func (t *haproxyText) global(word string) bool {
-	return slices.ContainsFunc(t.lines, func(l haproxyLine) bool { return len(l.words) == 1 && l.words[0] == word })
+	return slices.ContainsFunc(t.lines, func(l haproxycfg.Line) bool { return len(l.Words) == 1 && l.Words[0] == word })
 }

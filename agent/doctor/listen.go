@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/pgsteer/pgsteer/agent/config"
@@ -31,9 +32,11 @@ func runningAgent(ctx context.Context, x *exam) []Result {
 	}
 	all := []Result{r}
 	for _, sink := range slices.Sorted(maps.Keys(a.Failing)) {
-		all = append(all, Result{
-			Subject: sink, Level: Warn, Tried: "ask the agent how it fares", Found: a.Failing[sink], Do: "see pgsteer status",
-		})
+		do := "see pgsteer status"
+		if strings.HasPrefix(sink, "template ") {
+			do = "mend what it names: what ran before goes on, and the new files are tried again within a minute, and on a reload of pgsteer"
+		}
+		all = append(all, Result{Subject: sink, Level: Warn, Tried: "ask the agent how it fares", Found: a.Failing[sink], Do: do})
 	}
 	return all
 }
@@ -49,6 +52,7 @@ func listenersOf(c *config.Config) []listener {
 		{"listen.agent_check", c.Listen.AgentCheck},
 		{"listen.health", c.Listen.Health},
 		{"listen.health_tls", c.Listen.HealthTLS.Address},
+		{"listen.status_tls", c.Listen.StatusTLS.Address},
 		{"listen.status", c.Listen.Status},
 		{"listen.xds", c.Listen.XDS},
 	}

@@ -57,7 +57,7 @@ var Faults = []Fault{
 	{
 		From: V(2, 2, 0), Below: V(3, 1, 0), Issue: "haproxy#2784",
 		What: "a reload into a file whose chroot is missing ends every process, although haproxy -c accepts it", Do: "see to it that the folder of chroot exists",
-		Avoided: "doctor looks for the folder, and a reload that is not confirmed is undone",
+		Avoided: "the folder is looked for before each reload (templates[].preflight) and by doctor, and a reload that is not confirmed is undone",
 	},
 	{
 		From: V(2, 6, 0), Below: V(3, 2, 0), Issue: "",

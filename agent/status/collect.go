@@ -69,13 +69,23 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 // counterMaintenance is the counter of a sink for answers that maintenance refused.
 const counterMaintenance = "maintenance"
 
+// The counter and the gauge of a sink for drains.
+const (
+	SessionsEnded = "sessions_ended"
+	SessionsLeft  = "sessions_left"
+)
+
 func (c *collector) collectMaintenance(ch chan<- prometheus.Metric, r Report) {
-	refused := uint64(0)
+	var refused, ended, left uint64
 	for _, s := range r.Sinks {
 		refused += s.Counters[counterMaintenance]
+		ended += s.Counters[SessionsEnded]
+		left += s.Gauges[SessionsLeft]
 	}
 	ch <- prometheus.MustNewConstMetric(descMode.desc, prometheus.GaugeValue, b2f(!r.Agent.EnteredAt.IsZero()))
 	ch <- prometheus.MustNewConstMetric(descRefused.desc, prometheus.CounterValue, float64(refused))
+	ch <- prometheus.MustNewConstMetric(descEnded.desc, prometheus.CounterValue, float64(ended))
+	ch <- prometheus.MustNewConstMetric(descLeft.desc, prometheus.GaugeValue, float64(left))
 	ch <- prometheus.MustNewConstMetric(descOut.desc, prometheus.GaugeValue, float64(len(r.Agent.Maintenance)))
 }
 

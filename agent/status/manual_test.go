@@ -125,6 +125,7 @@ var alarms = []struct{ when, holds, means string }{
 	{`pgsteer_source_up{source=~"(consul|catalog)/.*"} == 0`, "1 m", "Consul does not answer this agent."},
 	{`pgsteer_sink_ok == 0`, "1 m", "A balancer is not told what is decided."},
 	{`pgsteer_sink_present{what="sessions_down"} > 0`, "1 m", "HAProxy has sessions with servers that are down, and they do not end."},
+	{`sum by (sink) (pgsteer_sink_present{what="publisher"}) == 0`, "1 m", "No agent publishes a cluster in Consul, where all stays as it was written last."},
 	{`pgsteer_config_last_reload_success == 0`, "–", "A changed configuration was refused; the one before it runs."},
 	{`pgsteer_decision_valid == 0`, "–", "Decisions do not turn; every answer is that of undecided."},
 	{`count by (cluster) (count by (cluster, hash) (pgsteer_decision_info)) > 1`, "1 m", "Agents decide differently."},

@@ -41,12 +41,14 @@ var (
 	descSourceAge  = desc("pgsteer_source_age_seconds", "Age of a source's last good answer; since the start of the agent before the first.", "cluster", "source")
 	descSink       = desc("pgsteer_sink_ok", "1 while nothing keeps a sink from applying what is decided.", "sink")
 	descSinkCount  = desc("pgsteer_sink_events_total", "Events of a sink by kind, since the sink was started.", "sink", "event")
-	descSinkGauge  = desc("pgsteer_sink_present", "How much of something a sink has now, such as the open streams of xds and its held_listeners (those that differ from the configuration until they may change), of a template group old_processes (HAProxy's workers of before) and left_out (nodes and tags that no file can carry), and of runtimeapi old_workers and, for the present process and for the old ones, sessions_down and sessions_draining (sessions with servers that are down, which are being ended, and that drain).", "sink", "what")
+	descSinkGauge  = desc("pgsteer_sink_present", "How much of something a sink has now, such as the open streams of xds and its held_listeners and held_clusters (those that differ from the configuration until they may change), of a template group old_processes (HAProxy's workers of before) and left_out (nodes and tags that no file can carry), of mesh publisher (1 on the agent that publishes the cluster), instances, instances_up (that take new sessions) and written_timestamp_seconds (of the last write), and of runtimeapi old_workers and, for the present process and for the old ones, sessions_down and sessions_draining (sessions with servers that are down, which are being ended, and that drain). Of a PgBouncer: its databases that are paused (by pgsteer), paused_elsewhere or disabled, and servers_leaving, connections that it replaces once they are free.", "sink", "what")
 	descReload     = desc("pgsteer_config_last_reload_success", "1 when the last reading of the configuration was taken, 0 when it was refused.")
 	descReloadAt   = desc("pgsteer_config_last_reload_success_timestamp_seconds", "When the configuration that runs was taken.")
 	descMode       = desc("pgsteer_maintenance_mode", "1 while the agent itself is in maintenance and every node of every cluster is out, else 0.")
 	descOut        = desc("pgsteer_maintenance_records", "Records of what operators took out and that hold now, that of the agent itself included; pgsteer_node_reason has the nodes.")
 	descRefused    = desc("pgsteer_maintenance_refused_total", "Agent checks and health checks that were refused because of maintenance, since the listeners were started.")
+	descEnded      = desc("pgsteer_maintenance_sessions_ended_total", "Sessions that this agent has ended at nodes that are out, by pg_terminate_backend, since its start; the log names each.")
+	descLeft       = desc("pgsteer_maintenance_sessions_left", "Sessions that are left at the nodes which this agent is draining now, as seen last.")
 	descBuild      = desc("pgsteer_build_info", "1; the label has the version.", "version")
 )
 
@@ -64,7 +66,7 @@ var metrics = []metric{
 	descUp, descFailure, descAge, descLag, descLagTime, descLagAge, descSlots, descPort, descPrivileges, descLogin,
 	descGeneration, descHash, descValid, descComplete, descAlarm, descStalled, descBlocked,
 	descAuthority, descPaused, descClaims, descTimeline,
-	descMode, descOut, descRefused,
+	descMode, descOut, descRefused, descEnded, descLeft,
 	descSource, descSourceAge, descSink, descSinkCount, descSinkGauge,
 }
 

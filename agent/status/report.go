@@ -47,6 +47,8 @@ type Sink struct {
 	State string    `json:"state"` // ok, waiting, failing; of templates also applied, held, pending, rejected
 	Error string    `json:"error,omitempty"`
 	Since time.Time `json:"since,omitzero"`
+	// Detail is what it does while nothing is wrong, for people; "" when that is plain.
+	Detail string `json:"detail,omitempty"`
 	// Counters of the sink since its start, and how much of something it has now.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 	Gauges   map[string]uint64 `json:"gauges,omitempty"`

@@ -189,7 +189,7 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 
 func unknownPath(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusNotFound, map[string]string{
-		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/[CLUSTER/]NODE /api/v1/check/CLUSTER/POOL/NODE /api/v1/check/BACKEND/SERVER /api/v1/observations/CLUSTER /debug/xds /admin/maintenance[/CLUSTER[/NODE]] /api/v1/maintenance", r.URL.Path),
+		"error": fmt.Sprintf("there is no path %s; known are: /livez /readyz /metrics /api/v1/status /api/v1/explain/[CLUSTER/]NODE /api/v1/check/CLUSTER/POOL/NODE /api/v1/check/BACKEND/SERVER /api/v1/observations/CLUSTER /debug/xds /admin/maintenance[/CLUSTER[/NODE]] /admin/switchover/CLUSTER /admin/pgbouncer/PGBOUNCER/ACTION /api/v1/maintenance", r.URL.Path),
 	})
 }
 

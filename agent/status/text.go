@@ -46,8 +46,12 @@ func writeMaintenance(w io.Writer, m Maintenance) {
 		cmp.Or(m.Reason, "no reason given"), cmp.Or(m.Who, "nobody named"))
 }
 
-// writeSink prints a sink that does not apply what is decided.
+// writeSink prints a sink that does not apply what is decided, and what one does of
+// which that is not plain.
 func writeSink(w io.Writer, s Sink) {
+	if s.Detail != "" {
+		fmt.Fprintf(w, "- %s: %s\n", s.Name, s.Detail)
+	}
 	if s.Error == "" {
 		return
 	}

@@ -120,6 +120,7 @@ var worlds = map[string]func() *world{
 			{Name: "runtimeapi /run/haproxy.sock", State: SinkFailing, Error: "connection refused", Since: wall.Add(-time.Minute), Counters: map[string]uint64{"pushes": 3}},
 			{Name: "agentcheck", State: SinkOK, Counters: map[string]uint64{"up": 10, "down": 2}},
 			{Name: "xds", State: SinkOK, Counters: map[string]uint64{"refused_cds": 0}, Gauges: map[string]uint64{"streams": 2}},
+			{Name: "mesh main", State: SinkFailing, Detail: "published by another agent, db2", Error: "status 403", Since: wall},
 		}
 		return w
 	},

@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -18,6 +21,9 @@ import (
 // running says where the running agent's status listener is.
 type running struct {
 	Address string `default:"127.0.0.1:7433" placeholder:"HOST:PORT" help:"Status listener of the running agent, or the path of its socket (${default})."`
+	CAFile  string `name:"ca-file" placeholder:"FILE" help:"Ask over TLS, at listen.status_tls: certificates that the agent's must be signed by."`
+	Cert    string `name:"cert-file" placeholder:"FILE" help:"With --ca-file: one's own certificate."`
+	Key     string `name:"key-file" placeholder:"FILE" help:"Its key."`
 }
 
 // question is a request to the agent.
@@ -37,22 +43,55 @@ func (r running) transport() *http.Transport {
 			return new(net.Dialer).DialContext(ctx, "unix", r.Address)
 		}
 	}
+	t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := r.tls()
+		if err != nil {
+			return nil, err
+		}
+		return (&tls.Dialer{Config: c}).DialContext(ctx, network, address)
+	}
 	return t
+}
+
+// tls is how the agent is asked over TLS.
+func (r running) tls() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
+	text, err := os.ReadFile(r.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	if !c.RootCAs.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("there is no certificate in %s", r.CAFile)
+	}
+	if r.Cert != "" {
+		own, err := tls.LoadX509KeyPair(r.Cert, r.Key)
+		if err != nil {
+			return nil, fmt.Errorf("--cert-file %s with --key-file %s: %w", r.Cert, r.Key, err)
+		}
+		c.Certificates = []tls.Certificate{own}
+	}
+	return c, nil
 }
 
 // url is the agent's address with a path.
 func (r running) url(path string) string {
-	host := r.Address
+	scheme, host := "http", r.Address
 	if r.isSocket() {
 		host = "pgsteer"
 	}
+	if r.CAFile != "" {
+		scheme = "https"
+	}
 	path, query, _ := strings.Cut(path, "?")
-	return (&url.URL{Scheme: "http", Host: host, Path: path, RawQuery: query}).String()
+	return (&url.URL{Scheme: scheme, Host: host, Path: path, RawQuery: query}).String()
 }
 
 // absent explains that the agent was not reached.
 func (r running) absent(err error) error {
 	hint := "listen.status that address"
+	if r.CAFile != "" {
+		hint = "listen.status_tls that address"
+	}
 	if r.isSocket() {
 		hint = "listen.socket that path (without one: --address 127.0.0.1:7433)"
 	}
@@ -159,7 +198,7 @@ type explainCmd struct {
 func (c *explainCmd) Run(ctx context.Context, std streams) error {
 	for i, name := range strings.Split(c.Node, "/") {
 		if err := topology.CheckName(name); err != nil || i > 1 {
-			return fmt.Errorf("%q is not CLUSTER/NODE, such as main/n1, nor a node's name alone; the agent was not asked", c.Node)
+			return misused("%q is not CLUSTER/NODE, such as main/n1, nor a node's name alone; the agent was not asked", c.Node)
 		}
 	}
 	var e status.Explanation

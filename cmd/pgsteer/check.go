@@ -80,19 +80,19 @@ func (c *checkCmd) subject(getenv func(string) string) (path string, external bo
 	switch len(c.Server) {
 	case 1:
 		if names = strings.Split(c.Server[0], "/"); len(names) != 3 {
-			return "", false, fmt.Errorf("%q is not CLUSTER/POOL/NODE, such as main/primary/n1; the agent was not asked", c.Server[0])
+			return "", false, misused("%q is not CLUSTER/POOL/NODE, such as main/primary/n1; the agent was not asked", c.Server[0])
 		}
 	case 0, 4: // HAProxy's own arguments are addresses, by which no pool can be told
 		names, external = []string{getenv("HAPROXY_PROXY_NAME"), getenv("HAPROXY_SERVER_NAME")}, true
 		if names[0] == "" || names[1] == "" {
-			return "", false, errors.New("say whom to ask about: CLUSTER/POOL/NODE, such as main/primary/n1; HAPROXY_PROXY_NAME and HAPROXY_SERVER_NAME are not set, so HAProxy does not ask")
+			return "", false, misused("say whom to ask about: CLUSTER/POOL/NODE, such as main/primary/n1; HAPROXY_PROXY_NAME and HAPROXY_SERVER_NAME are not set, so HAProxy does not ask")
 		}
 	default:
-		return "", false, fmt.Errorf("%d arguments: one CLUSTER/POOL/NODE is expected, or the four of an external-check command", len(c.Server))
+		return "", false, misused("%d arguments: one CLUSTER/POOL/NODE is expected, or the four of an external-check command", len(c.Server))
 	}
 	for _, name := range names {
 		if err := topology.CheckName(name); err != nil {
-			return "", false, fmt.Errorf("%q is not %s: %w; the agent was not asked", strings.Join(names, "/"), map[bool]string{true: "BACKEND/SERVER", false: "CLUSTER/POOL/NODE"}[external], err)
+			return "", false, misused("%q is not %s: %w; the agent was not asked", strings.Join(names, "/"), map[bool]string{true: "BACKEND/SERVER", false: "CLUSTER/POOL/NODE"}[external], err)
 		}
 	}
 	return "/api/v1/check/" + strings.Join(names, "/"), external, nil
@@ -100,7 +100,7 @@ func (c *checkCmd) subject(getenv func(string) string) (path string, external bo
 
 // ask turns the agent's word, or its silence, into a result.
 func (c *checkCmd) ask(ctx context.Context, path string) checked {
-	at := running{c.Address}
+	at := running{Address: c.Address}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	var res checked

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os/exec"
 	"strconv"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent"
 	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/agent/consulinit"
 	"github.com/pgsteer/pgsteer/agent/doctor"
 	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -21,6 +24,7 @@ type doctorCmd struct {
 	Config  string   `short:"c" required:"" type:"path" placeholder:"FILE" help:"Configuration file."`
 	Address string   `placeholder:"HOST:PORT" help:"Status listener of the running agent, or the path of its socket, instead of the configuration's."`
 	HAProxy []string `name:"haproxy-file" type:"path" placeholder:"FILE" help:"A file of HAProxy's to look at too; those of the templates are known."`
+	ACL     bool     `name:"acl" help:"Print instead what tokens need at a Consul with ACLs: a policy for each job that the configuration gives pgsteer."`
 	output
 }
 
@@ -30,6 +34,9 @@ func (c *doctorCmd) Run(ctx context.Context, std streams) error {
 	cfg, err := config.Load(c.Config)
 	if err != nil {
 		return err
+	}
+	if c.ACL {
+		return c.policies(std, cfg)
 	}
 	if err := agent.Check(cfg); err != nil {
 		return err
@@ -59,6 +66,34 @@ func (c *doctorCmd) Run(ctx context.Context, std streams) error {
 	return err
 }
 
+// policies prints each job's, in the form of consul acl policy create -rules.
+func (c *doctorCmd) policies(std streams, cfg *config.Config) error {
+	all := consulinit.Policies(cfg)
+	if c.Output == "json" {
+		rules := make(map[string]string)
+		for _, p := range all {
+			rules[p.Job] = p.Rules()
+		}
+		return c.json(std, rules)
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(std.err, "nothing in the configuration needs Consul")
+	}
+	if ns, part := cfg.Consul.Namespace, cfg.Consul.Partition; len(all) > 0 && ns+part != "" {
+		fmt.Fprintf(std.out, "# Policies belong into namespace %s of partition %s.\n", cmp.Or(ns, "default"), cmp.Or(part, "default"))
+	}
+	for i, p := range all {
+		between := ""
+		if i > 0 {
+			between = "\n"
+		}
+		if _, err := fmt.Fprintf(std.out, "%s# %s: %s\n%s", between, p.Job, p.Doc, p.Rules()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // agent asks the running agent, nil when there is none.
 func (c *doctorCmd) agent(ctx context.Context, cfg *config.Config) *doctor.Agent {
 	places := []string{c.Address}
@@ -72,7 +107,7 @@ func (c *doctorCmd) agent(ctx context.Context, cfg *config.Config) *doctor.Agent
 			continue
 		}
 		asked, cancel := context.WithTimeout(ctx, time.Second)
-		err := (running{at}).get(asked, "/api/v1/status", &r)
+		err := (running{Address: at}).get(asked, "/api/v1/status", &r)
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) {
 			silent = err
@@ -80,32 +115,39 @@ func (c *doctorCmd) agent(ctx context.Context, cfg *config.Config) *doctor.Agent
 		if err != nil {
 			continue
 		}
-		a := &doctor.Agent{
-			Version: r.Agent.Version, ConfigError: r.Agent.ConfigError, Listeners: r.Agent.Listeners,
-			Failing: make(map[string]string), Nodes: make(map[string][]topology.Node),
-		}
-		a.Files, a.FileLimit = descriptors(ctx, running{at})
-		for _, s := range r.Sinks {
-			if s.State == status.SinkFailing {
-				a.Failing[s.Name] = s.Error
-			}
-		}
-		for _, cl := range r.Clusters {
-			for _, s := range cl.Sources {
-				if s.Error != "" {
-					a.Failing["cluster "+cl.Name+", source "+s.Source] = s.Error
-				}
-			}
-			if cl.Snapshot != nil {
-				a.Nodes[cl.Name] = cl.Snapshot.Nodes
-			}
-		}
+		a := agentOf(r)
+		a.Files, a.FileLimit = descriptors(ctx, running{Address: at})
 		return a
 	}
 	if silent != nil {
 		return &doctor.Agent{Silent: silent}
 	}
 	return nil
+}
+
+// agentOf is what a report says of its agent. A sink that waits for nodes to be known
+// is in no trouble; a template's that is held, refused or tried again is.
+func agentOf(r status.Report) *doctor.Agent {
+	a := &doctor.Agent{
+		Version: r.Agent.Version, ConfigError: r.Agent.ConfigError, Listeners: r.Agent.Listeners,
+		Failing: make(map[string]string), Nodes: make(map[string][]topology.Node),
+	}
+	for _, s := range r.Sinks {
+		if s.Error != "" && s.State != status.SinkWaiting {
+			a.Failing[s.Name] = s.Error
+		}
+	}
+	for _, cl := range r.Clusters {
+		for _, s := range cl.Sources {
+			if s.Error != "" {
+				a.Failing["cluster "+cl.Name+", source "+s.Source] = s.Error
+			}
+		}
+		if cl.Snapshot != nil {
+			a.Nodes[cl.Name] = cl.Snapshot.Nodes
+		}
+	}
+	return a
 }
 
 // descriptors asks an agent's metrics how many it has open, and may have; zero: they

@@ -116,7 +116,7 @@ func TestDescriptors(t *testing.T) {
 		Views: new(latest.Map[string, topology.View]), Now: topology.NewTicker(time.Now), Clusters: func() []string { return nil },
 		Agent: func() status.Agent { return status.Agent{} }, Sinks: func() []status.Sink { return nil },
 	}))
-	at := running{strings.TrimPrefix(agent.URL, "http://")}
+	at := running{Address: strings.TrimPrefix(agent.URL, "http://")}
 	var want syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &want); err != nil {
 		t.Fatal(err)

@@ -9,10 +9,32 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/pgsteer/pgsteer/agent/doctor"
+	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/internal/lab"
 	"github.com/pgsteer/pgsteer/internal/lab/labtest"
+	"github.com/pgsteer/pgsteer/templates/apply"
 )
+
+// TestDoctorNamesRefusedTemplates: what the agent says of a template that is not live
+// reaches doctor, whatever state that is; one that waits for its nodes is no trouble.
+func TestDoctorNamesRefusedTemplates(t *testing.T) {
+	a := agentOf(status.Report{Sinks: []status.Sink{
+		{Name: "template a", State: string(apply.StateRejected), Error: "the check refused the files"},
+		{Name: "template b", State: string(apply.StateHeld), Error: "no such function"},
+		{Name: "template c", State: string(apply.StatePending), Error: "reload: no"},
+		{Name: "template d", State: string(apply.StatePending)},
+		{Name: "template e", State: string(apply.StateWaiting), Error: "the nodes are not known yet of main"},
+		{Name: "template f", State: string(apply.StateApplied)},
+		{Name: "state", State: status.SinkFailing, Error: "disk full"},
+	}})
+	want := map[string]string{"template a": "the check refused the files", "template b": "no such function", "template c": "reload: no", "state": "disk full"}
+	if diff := cmp.Diff(want, a.Failing); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
 
 // TestDoctor looks at a real PostgreSQL, HAProxy and Consul, without fault and with
 // one after the other.

@@ -8,10 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/google/renameio/v2"
+
+	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/xds"
 )
@@ -19,13 +23,16 @@ import (
 type bootstrapCmd struct {
 	NodeID     string   `default:"envoy" help:"Envoy's node id (${default}). With envoy.tls.client_ca_file it must be a name in Envoy's certificate."`
 	Cluster    string   `default:"pg-clients" help:"Envoy's node cluster (${default})."`
-	Clusters   []string `help:"Database clusters this Envoy needs."`
+	Clusters   []string `help:"Database clusters this Envoy needs. Agents send nothing for a name that they do not know; see --config."`
+	Config     string   `short:"c" type:"path" placeholder:"FILE" help:"The agents' configuration file: a cluster that it lacks is refused."`
+	Zone       string   `help:"The zone in which this Envoy is: its read pools prefer the nodes of that zone."`
 	Server     []string `default:"127.0.0.1:7434" placeholder:"HOST:PORT" help:"The agents' xDS listeners (${default}); Envoy asks another one when its own is away."`
 	Files      string   `placeholder:"DIR" help:"Read the files of this folder (envoy.files) instead of subscribing, and so start without an agent. An absolute path."`
 	Admin      string   `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Envoy's admin address (${default})."`
 	CAFile     string   `placeholder:"FILE" help:"Certificates that the agents' must be signed by; makes Envoy speak TLS. Envoy reads this file and the next two when it starts."`
 	CertFile   string   `placeholder:"FILE" help:"Envoy's certificate."`
 	KeyFile    string   `placeholder:"FILE" help:"Its key."`
+	Secrets    string   `placeholder:"DIR" help:"Write two small files into this folder, by which Envoy follows its certificates: those that are moved into place are used from its next connection on. The folder and the three files by absolute paths."`
 	ServerName string   `placeholder:"NAME" help:"Name in the agents' certificates; needed with --ca-file and several agents."`
 	Check      bool     `help:"Let Envoy itself validate the file (envoy --mode validate) before it is printed."`
 	Envoy      string   `default:"envoy" placeholder:"PATH" help:"The program for --check (${default})."`
@@ -36,10 +43,16 @@ func (c *bootstrapCmd) Validate() error {
 	switch {
 	case c.Files != "" && !filepath.IsAbs(c.Files):
 		return errors.New("--files must be an absolute path: Envoy's own folder is another one")
+	case c.Files != "" && c.Zone != "":
+		return errors.New("--zone has no effect with --files, which every Envoy reads alike")
 	case (c.CertFile == "") != (c.KeyFile == ""):
 		return errors.New("--cert-file and --key-file need each other")
 	case c.CAFile == "" && c.CertFile+c.ServerName != "":
 		return errors.New("--cert-file and --server-name need --ca-file, without which Envoy speaks no TLS")
+	case c.Secrets != "" && c.CAFile == "":
+		return errors.New("--secrets needs --ca-file, without which Envoy speaks no TLS")
+	case c.Secrets != "" && slices.ContainsFunc([]string{c.Secrets, c.CAFile, c.CertFile, c.KeyFile}, func(p string) bool { return p != "" && !filepath.IsAbs(p) }):
+		return errors.New("--secrets and the files of certificates must be absolute paths then: Envoy's own folder is another one")
 	case c.CAFile != "" && c.ServerName == "" && len(c.Server) > 1:
 		return errors.New("--ca-file needs --server-name when there are several agents")
 	}
@@ -48,20 +61,28 @@ func (c *bootstrapCmd) Validate() error {
 
 // Run prints the bootstrap file.
 func (c *bootstrapCmd) Run(ctx context.Context, std streams) error {
-	o := xds.BootstrapOptions{NodeID: c.NodeID, Cluster: c.Cluster, Clusters: c.Clusters, Files: c.Files}
+	if err := c.known(); err != nil {
+		return err
+	}
+	o := xds.BootstrapOptions{NodeID: c.NodeID, Cluster: c.Cluster, Clusters: c.Clusters, Zone: c.Zone, Files: c.Files}
 	for _, s := range c.Server {
 		server, err := topology.ParseAddress(s)
 		if err != nil {
-			return fmt.Errorf("--server: %w", err)
+			return misused("--server: %w", err)
 		}
 		o.Servers = append(o.Servers, server)
 	}
 	var err error
 	if o.AdminAddress, err = topology.ParseAddress(c.Admin); err != nil {
-		return fmt.Errorf("--admin: %w", err)
+		return misused("--admin: %w", err)
 	}
-	if o.TLS = (xds.BootstrapTLS{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName}); c.CAFile != "" && c.ServerName == "" {
+	if o.TLS = (xds.BootstrapTLS{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName, Secrets: c.Secrets}); c.CAFile != "" && c.ServerName == "" {
 		o.TLS.ServerName = o.Servers[0].Host
+	}
+	for path, text := range o.TLS.SecretFiles() {
+		if err := renameio.WriteFile(path, []byte(text), 0o644); err != nil {
+			return fmt.Errorf("--secrets: %w", err)
+		}
 	}
 	text := xds.Bootstrap(o)
 	if c.Check {
@@ -71,6 +92,28 @@ func (c *bootstrapCmd) Run(ctx context.Context, std streams) error {
 	}
 	_, err = io.WriteString(std.out, text)
 	return err
+}
+
+// known refuses a cluster that the configuration lacks. Envoy would never hear that
+// there is none.
+func (c *bootstrapCmd) known() error {
+	if c.Config == "" {
+		return nil
+	}
+	cfg, err := config.Load(c.Config)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, cl := range cfg.Clusters {
+		names = append(names, cl.Name)
+	}
+	for _, asked := range c.Clusters {
+		if !slices.Contains(names, asked) {
+			return misused("--clusters: %s, the clusters of %s; nothing is printed", config.UnknownWord(asked, names), c.Config)
+		}
+	}
+	return nil
 }
 
 // validateEnvoy lets Envoy read a file without starting.
@@ -112,6 +155,9 @@ func (c *statusCmd) envoys(ctx context.Context, std streams) error {
 	}
 	for _, l := range s.Held {
 		fmt.Fprintf(std.out, "Listener %s differs from the configuration; it changes with its writer or with envoy.release.\n", l)
+	}
+	for _, c := range s.HeldClusters {
+		fmt.Fprintf(std.out, "Cluster %s differs from the configuration; it changes with envoy.release.\n", c)
 	}
 	if len(s.Streams) == 0 {
 		fmt.Fprintln(std.out, "No Envoy is subscribed.")

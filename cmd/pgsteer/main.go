@@ -26,11 +26,14 @@ type cli struct {
 	Explain        explainCmd     `cmd:"" help:"Show why a node has its verdict, by which evidence, and what would change it."`
 	Check          checkCmd       `cmd:"" help:"Say by exit code whether a node may take sessions in a pool: for HAProxy's external-check, Consul's script checks, and shells."`
 	Maintenance    maintenanceCmd `cmd:"" help:"Take something out for maintenance, put it back, show what is out."`
+	Switchover     switchoverCmd  `cmd:"" help:"Have the cluster's authority switch over while the clients of PgBouncer wait. The authority decides."`
+	PgBouncer      pgbouncerCmd   `cmd:"" name:"pgbouncer" help:"Say something to a PgBouncer over its console: pause it for a while, keep new clients out, end its sessions."`
 	Render         renderCmd      `cmd:"" help:"Print the files that the configuration's templates give for the running agent's nodes."`
 	Doctor         doctorCmd      `cmd:"" help:"Look at everything around pgsteer: rights, ports, versions, files, clocks; say what is wrong and what to do."`
 	Simulate       simulateCmd    `cmd:"" help:"Play scenario files against the rules: what would pgsteer do if …"`
 	Record         recordCmd      `cmd:"" help:"Write down what the running agent sees of a cluster, as a scenario for simulate."`
 	EnvoyBootstrap bootstrapCmd   `cmd:"" name:"envoy-bootstrap" help:"Print a bootstrap file for an Envoy that subscribes to this agent."`
+	ConsulInit     consulInitCmd  `cmd:"" name:"consul-init" help:"Show, print or write the config entries and prepared queries that Consul needs once, to route by what pgsteer publishes."`
 	Demo           demoCmd        `cmd:"" help:"Three real PostgreSQL nodes behind a real HAProxy on loopback: a switchover, a crash and a frozen primary, in about a minute."`
 	Version        versionCmd     `cmd:"" help:"Print the version."`
 }
@@ -75,6 +78,10 @@ func newParser(more ...kong.Option) (*kong.Kong, error) {
 func report(w io.Writer, err error) int {
 	var exit exitCode
 	var faults *config.Faults
+	code := 1
+	if _, is := errors.AsType[misuse](err); is {
+		code = 2
+	}
 	switch {
 	case err == nil:
 		return 0
@@ -82,11 +89,19 @@ func report(w io.Writer, err error) int {
 		return int(exit)
 	case errors.As(err, &faults):
 		fmt.Fprintf(w, "%spgsteer: the configuration was refused, faults: %d\n", faults.Detail(), len(faults.List))
-		return 1
+		return code
 	}
 	fmt.Fprintln(w, "pgsteer:", err)
-	return 1
+	return code
 }
+
+// misuse is a wrong command line that the parser lets through. It ends the program
+// as one that the parser refuses.
+type misuse struct{ error }
+
+func (m misuse) Unwrap() error { return m.error }
+
+func misused(format string, args ...any) error { return misuse{fmt.Errorf(format, args...)} }
 
 // exitCode ends the program with a code that means something, such as "there
 // are differences", and no error text.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,6 +22,7 @@ type maintenanceCmd struct {
 	Start maintenanceStart `cmd:"" help:"Take a node, a pool, a cluster or all of this agent out: no new sessions, at once."`
 	Stop  maintenanceStop  `cmd:"" help:"Put it back."`
 	List  maintenanceList  `cmd:"" help:"Show what is out, why, by whom and until when."`
+	Wait  maintenanceWait  `cmd:"" help:"Wait until a node that start has drained is empty or its time is over, and say who was ended and who is left."`
 	Watch maintenanceWatch `cmd:"" help:"Show it, and each change as it comes, until interrupted."`
 }
 
@@ -48,14 +48,14 @@ func (w what) path() (string, error) {
 	t.Pool = w.Pool
 	switch {
 	case w.Agent == (w.Target != ""), w.Agent && w.Pool != "":
-		return "", errors.New("say what: CLUSTER/NODE, such as main/n2, CLUSTER for all of its nodes, or --agent for all that the agent steers; the agent was not asked")
+		return "", misused("say what: CLUSTER/NODE, such as main/n2, CLUSTER for all of its nodes, or --agent for all that the agent steers; the agent was not asked")
 	case w.Agent:
 		return "/admin/maintenance", nil
 	case rest && t.Node == "":
-		return "", fmt.Errorf("%q is neither CLUSTER/NODE nor CLUSTER; the agent was not asked", w.Target)
+		return "", misused("%q is neither CLUSTER/NODE nor CLUSTER; the agent was not asked", w.Target)
 	}
 	if err := t.Check(); err != nil {
-		return "", fmt.Errorf("%q is neither CLUSTER/NODE nor CLUSTER: %w; the agent was not asked", w.Target, err)
+		return "", misused("%q is neither CLUSTER/NODE nor CLUSTER: %w; the agent was not asked", w.Target, err)
 	}
 	path := "/admin/maintenance/" + w.Target
 	if w.Pool != "" {
@@ -66,18 +66,11 @@ func (w what) path() (string, error) {
 
 // ask sends a request with the token and decodes the answer.
 func (a asked) ask(ctx context.Context, method, path string, body, into any) error {
-	q := question{method: method, path: path}
-	if a.TokenFile != "" {
-		text, err := os.ReadFile(a.TokenFile)
-		if err != nil {
-			return fmt.Errorf("read the token: %w; the agent was not asked", err)
-		}
-		words := strings.Fields(string(text))
-		if n := len(words); n != 1 && n != 2 {
-			return fmt.Errorf("%s has %d words, not a token, or a name and a token; the agent was not asked", a.TokenFile, n)
-		}
-		q.token = words[len(words)-1]
+	token, err := a.token()
+	if err != nil {
+		return err
 	}
+	q := question{method: method, path: path, token: token}
 	if body != nil {
 		text, err := json.Marshal(body)
 		if err != nil {
@@ -95,14 +88,35 @@ func (a asked) ask(ctx context.Context, method, path string, body, into any) err
 	return nil
 }
 
+// token reads one's token, "" when there is no file of it.
+func (a asked) token() (string, error) {
+	if a.TokenFile == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(a.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w; the agent was not asked", err)
+	}
+	words := strings.Fields(string(text))
+	if n := len(words); n != 1 && n != 2 {
+		return "", fmt.Errorf("%s has %d words, not a token, or a name and a token; the agent was not asked", a.TokenFile, n)
+	}
+	return words[len(words)-1], nil
+}
+
 type maintenanceStart struct {
 	what
 	asked
 	Reason string `short:"r" placeholder:"TEXT" help:"Why; every balancer and status shows it."`
 	Who    string `placeholder:"NAME" help:"Who; else one's login name."`
 	For    string `placeholder:"TIME" help:"End by itself after this time, such as 30m; else it lasts until it is stopped."`
-	Drain  string `placeholder:"TIME" help:"End sessions that are still there after this time; else they go on."`
-	Force  bool   `help:"Also take out the primary, or the last node of a pool."`
+	Drain  string `placeholder:"TIME" help:"End sessions that are still there after this time; else they go on. Balancers end them, unless --end-idle or --terminate says otherwise."`
+
+	EndIdle   bool `help:"With --drain, of a node: have the server end sessions while they are between two transactions."`
+	Terminate bool `help:"With --drain, of a node: have the server end the rest after that time."`
+	Wait      bool `help:"Wait for the end of that and report, as wait does."`
+
+	Force bool `help:"Also take out the primary, or the last node of a pool."`
 }
 
 // Run takes something out.
@@ -111,9 +125,19 @@ func (c *maintenanceStart) Run(ctx context.Context, std streams) error {
 	if err != nil {
 		return err
 	}
-	return c.changed(ctx, std, http.MethodPost, path, admin.Change{
-		Reason: c.Reason, Who: cmp.Or(c.Who, login()), For: c.For, Drain: c.Drain, Force: c.Force,
-	})
+	ch := admin.Change{
+		Reason: c.Reason, Who: cmp.Or(c.Who, login()), For: c.For, Drain: c.Drain, EndIdle: c.EndIdle, Terminate: c.Terminate, Force: c.Force,
+	}
+	if !c.Wait {
+		return c.changed(ctx, std, http.MethodPost, path, ch)
+	}
+	if !c.EndIdle && !c.Terminate {
+		return misused("--wait needs --end-idle or --terminate beside it; the agent was not asked")
+	}
+	if err := c.changed(ctx, streams{out: std.err, err: std.err}, http.MethodPost, path, ch); err != nil {
+		return err
+	}
+	return c.drained(ctx, std, path, c.Target)
 }
 
 // login is the name of the user, "" when nobody knows it.
@@ -138,8 +162,14 @@ func (c *maintenanceStop) Run(ctx context.Context, std streams) error {
 	return c.changed(ctx, std, http.MethodDelete, path, nil)
 }
 
+// changeWait is how long a change may take: its store, and a node whose sessions are
+// to be ended.
+const changeWait = 9 * time.Second
+
 // changed makes a change and prints what came of it.
 func (a asked) changed(ctx context.Context, std streams, method, path string, body any) error {
+	ctx, cancel := context.WithTimeout(ctx, changeWait)
+	defer cancel()
 	var res admin.Answer
 	if err := a.ask(ctx, method, path, body, &res); err != nil {
 		return err
@@ -190,6 +220,9 @@ func printRecords(w io.Writer, l admin.List) error {
 			if !r.DrainUntil.IsZero() {
 				sessions = "end at " + r.DrainUntil.Format(time.RFC3339)
 			}
+			if s := r.Sessions; s.ID != "" {
+				sessions = drainWords(s)
+			}
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Target, r.Since.Format(time.RFC3339), until, sessions, cmp.Or(r.Who, "-"), cmp.Or(r.Reason, "-"))
 		}
 		if err := t.Flush(); err != nil {
@@ -200,6 +233,20 @@ func printRecords(w io.Writer, l admin.List) error {
 		fmt.Fprintln(w, "! "+l.Trouble)
 	}
 	return nil
+}
+
+// drainWords says what a drain does.
+func drainWords(s maintenance.Sessions) string {
+	var does []string
+	if s.EndIdle {
+		does = append(does, "idle ones end")
+	}
+	if s.Terminate {
+		does = append(does, "all end at "+s.Deadline.Format(time.RFC3339))
+	} else {
+		does = append(does, "the rest is reported at "+s.Deadline.Format(time.RFC3339))
+	}
+	return strings.Join(does, ", ")
 }
 
 type maintenanceWatch struct {

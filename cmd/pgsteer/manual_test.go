@@ -36,7 +36,7 @@ func commandsPage(t *testing.T) string {
 	b.WriteString(`# Commands
 
 Exit codes: 0 is good, 1 an error (its text says what was tried, on what, and what happens next), 2 a wrong command line,
-and also what ` + "`render --diff`" + ` returns when files would change, and ` + "`simulate`" + ` when a file cannot be played. ` + "`run`" + ` ends with 0 on SIGTERM and SIGINT, within two seconds; a
+and also what ` + "`render --diff`" + ` and ` + "`consul-init`" + ` return when something would change, and ` + "`simulate`" + ` when a file cannot be played. ` + "`run`" + ` ends with 0 on SIGTERM and SIGINT, within two seconds; a
 second signal ends it at once. SIGHUP, and a change of the configuration file, reload it. Under systemd use
 ` + "`Type=notify` with `ExecReload=/bin/kill -HUP $MAINPID`, or from systemd 253 on `Type=notify-reload`" + `: the start is over when every listener is bound and every cluster has been decided once, be it that
 everything is undecided; a database or Consul that is away keeps no unit from starting. This page is generated from the
@@ -45,7 +45,7 @@ program's help.
 ## pgsteer check in HAProxy, Consul and shells
 
 ` + "`check`" + ` asks the running agent over its socket and ends with 0 or, when the check fails, with 1 (` + "`--code`" + `), within a second
-(` + "`--timeout`" + `). It needs no PATH, no HOME, and dies on SIGTERM.
+(` + "`--timeout`" + `); a wrong command line ends with 2 here too, so that Consul, for which 1 passes, does not pass it. It needs no PATH, no HOME, and dies on SIGTERM.
 
 * **HAProxy**: agent-check is better, since it can drain and costs no process; ` + "`external-check`" + ` is for proxies that allow nothing else.
   HAProxy gives its command no argument, so the program is called by a link named ` + "`pgsteer-check`" + `, and asks about the backend

@@ -30,10 +30,10 @@ type recordCmd struct {
 // the scenario has been written, that something is missing in it.
 func (c *recordCmd) Run(ctx context.Context, std streams) error {
 	if err := topology.CheckName(c.Cluster); err != nil {
-		return fmt.Errorf("%w; the agent was not asked", err)
+		return misused("%w; the agent was not asked", err)
 	}
 	if c.For < 0 {
-		return fmt.Errorf("--for %s is no time to record for; the agent was not asked", c.For)
+		return misused("--for %s is no time to record for; the agent was not asked", c.For)
 	}
 	out, err := c.open(std.out)
 	if err != nil {

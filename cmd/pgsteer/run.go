@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -25,9 +24,13 @@ func (s source) load() (*config.Config, error) {
 	case s.Config != "":
 		return config.Load(s.Config)
 	case len(s.Node) > 0:
-		return config.FromNodes(s.Node)
+		cfg, err := config.FromNodes(s.Node)
+		if err != nil {
+			return nil, misused("%w", err)
+		}
+		return cfg, nil
 	}
-	return nil, errors.New("say what to watch: a configuration file with -c, or nodes with --node a=10.0.0.1:5432")
+	return nil, misused("say what to watch: a configuration file with -c, or nodes with --node a=10.0.0.1:5432")
 }
 
 type runCmd struct {
@@ -54,7 +57,7 @@ func (c *runCmd) load() (*config.Config, error) {
 	case c.Config == "":
 		return cfg, cfg.SetProbeRole(cmp.Or(c.User, "pgsteer"), c.PasswordFile)
 	case c.User != "" || c.PasswordFile != "":
-		return nil, errors.New("--user and --password-file go with --node; in a file, postgres.user and postgres.password_file say the same")
+		return nil, misused("--user and --password-file go with --node; in a file, postgres.user and postgres.password_file say the same")
 	}
 	return cfg, nil
 }

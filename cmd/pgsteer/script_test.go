@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/pgsteer/pgsteer/internal/lab"
@@ -53,6 +54,8 @@ func TestPostgresScripts(t *testing.T) {
 			n := c.Nodes()[0]
 			e.Setenv("N1", n.Addr())
 			e.Setenv("N1_LOG", n.LogFile())
+			e.Setenv("SUPER", n.DSN(lab.Superuser))
+			e.Setenv("APP", n.DSN(lab.AppUser))
 			e.Setenv("PROBE", c.ProbeUser())
 			e.Setenv("PASSWORD", c.Password(c.ProbeUser()))
 			return setup(e)
@@ -84,6 +87,7 @@ var commands = map[string]func(*testscript.TestScript, bool, []string){
 	"occupy": occupy,
 	"node":   newNode,
 	"write":  write,
+	"sql":    sql,
 	"count":  count,
 	"ends":   ends,
 }
@@ -187,6 +191,19 @@ func write(ts *testscript.TestScript, _ bool, args []string) {
 	path := ts.MkAbs(args[0])
 	ts.Check(os.WriteFile(path+".new", text.Bytes(), 0o600))
 	ts.Check(os.Rename(path+".new", path))
+}
+
+// sql DSN STATEMENT… runs statements in a session that lasts until the script ends.
+func sql(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := pgx.Connect(ctx, args[0])
+	ts.Check(err)
+	ts.Defer(func() { _ = c.Close(context.Background()) })
+	for _, s := range args[1:] {
+		_, err := c.Exec(ctx, s)
+		ts.Check(err)
+	}
 }
 
 // count N REGEXP FILE wants so many matches in a file.

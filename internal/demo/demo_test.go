@@ -95,6 +95,7 @@ func report(b *testing.B, sum *Summary) {
 	}
 	slices.Sort(held)
 	b.ReportMetric(0, "ns/op") // the time of the whole stage says nothing
+	b.ReportMetric(float64(len(sum.Events)), "events")
 	b.ReportMetric(quantile(gaps, 0.5), "gap-p50-ms")
 	b.ReportMetric(quantile(gaps, 0.99), "gap-p99-ms")
 	b.ReportMetric(quantile(held, 0.5), "held-p50-ms")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,75 +15,135 @@ import (
 	"github.com/pgsteer/pgsteer/internal/lab"
 )
 
-// BenchmarkAutoFailoverGap measures what clients at HAProxy see of a change of the
-// writer that pg_auto_failover's monitor decides: from the moment at which the new
-// writer's server takes writes, asked directly every 2 ms, to the first good write
-// of a client that opens a session every 10 ms, and of the slowest of four held
-// sessions. Each iteration is one change; -benchtime=10x makes ten. What the monitor
-// and the keepers take before that moment is theirs, and not in the figures.
+// BenchmarkAutoFailoverGap measures what clients at HAProxy and at Envoy see of a
+// change of the writer that pg_auto_failover's monitor decides: from the moment at
+// which the new writer's server takes writes, asked directly every 2 ms, to the first
+// good write of a client that opens a session every 10 ms, and of the slowest of four
+// held sessions. Each iteration is one change; `make bench BENCH=AutoFailoverGap` makes
+// ten of each kind. What the monitor and the keepers take before that moment is theirs,
+// and not in the figures. A session that reaches the new writer while it is still
+// read-only fails it, and so does a write on the old one after that moment.
 func BenchmarkAutoFailoverGap(b *testing.B) {
 	g := newAutoGap(b)
 	for _, way := range []struct {
-		name  string
-		begin func() error
+		name       string
+		begin, end func() error
 	}{
-		{"switchover", func() error { return g.auto.Decide(g.t.Context(), "perform_failover('default', 0)") }},
-		{"kill", func() error { return g.writer.Kill() }},
+		{"switchover", func() error { return g.auto.Decide(g.t.Context(), "perform_failover('default', 0)") }, func() error { return nil }},
+		{"kill", func() error { return g.writer.Kill() }, g.revive},
+		{"maintenance", g.maintenance("start"), g.maintenance("stop")},
+		{"freeze", func() error { return g.writer.Freeze() }, func() error { return g.writer.Thaw() }},
+		{"kill-while-the-monitor-is-away", g.killUnseen, g.revive},
 	} {
 		b.Run(way.name, func(b *testing.B) {
-			g.t = b
-			var fresh, held []time.Duration
-			readOnly := 0
+			g.t, g.front.t = b, b
+			seen := make(map[string][]change)
 			for b.Loop() {
-				c := g.change(way.begin)
-				fresh, held, readOnly = append(fresh, c.fresh), append(held, c.held), readOnly+c.readOnly
+				for at, c := range g.change(way.begin, way.end) {
+					seen[at] = append(seen[at], c)
+				}
 			}
 			b.ReportMetric(0, "ns/op") // the change itself, which is the monitor's
-			for name, all := range map[string][]time.Duration{"new": fresh, "held": held} {
-				slices.Sort(all)
-				b.ReportMetric(all[(len(all)-1)/2].Seconds()*1000, name+"-p50-ms")
-				b.ReportMetric(all[len(all)-1].Seconds()*1000, name+"-max-ms")
+			for at, all := range seen {
+				report(b, at, all)
 			}
-			b.ReportMetric(float64(readOnly), "read-only-writes")
 		})
 	}
 }
 
-// autoGap is a cluster of two under pg_auto_failover with HAProxy before it.
+// report tells what clients saw at one balancer.
+func report(b *testing.B, at string, all []change) {
+	b.Helper()
+	var fresh, held []time.Duration
+	early, late := 0, 0
+	for _, c := range all {
+		fresh, held = append(fresh, c.fresh), append(held, c.held)
+		early, late = early+c.early, late+c.late
+	}
+	for name, v := range map[string][]time.Duration{"new": fresh, "held": held} {
+		slices.Sort(v)
+		for _, q := range []int{50, 99} {
+			b.ReportMetric(v[min(len(v)*q/100, len(v)-1)].Seconds()*1000, fmt.Sprintf("%s-%s-p%d-ms", at, name, q))
+		}
+	}
+	b.ReportMetric(float64(early), at+"-read-only-sessions")
+	b.ReportMetric(float64(late), at+"-old-writes")
+	if early+late > 0 {
+		b.Errorf("%s: %d sessions reached a new writer before it took writes, %d writes an old one after that", at, early, late)
+	}
+}
+
+// autoGap is a cluster of two under pg_auto_failover with HAProxy and Envoy before it.
 type autoGap struct {
 	*autoRig
-	front        *front // its HAProxy
+	front        *front
 	writer, next *lab.AutoFailoverNode
 }
 
 func newAutoGap(b *testing.B) *autoGap {
 	b.Helper()
-	p := autoRigOf(b, 2, lab.NeedAutoFailover, lab.NeedHAProxy)
+	p := autoRigOf(b, 2, lab.NeedAutoFailover, lab.NeedHAProxy, lab.NeedEnvoy)
 	f := &front{rig: p.rig, write: p.addr(), read: p.addr()}
+	f.envoyWrite, f.envoyRead = atEnvoy(f.write), atEnvoy(f.read)
 	p.steer(fmt.Sprintf(`    pools:
       primary: {mode: write, listen: %q}
       replica: {mode: read, listen: %q}
-%s`, f.write, f.read, p.haproxyConfig()))
+envoy: {listen_host: %s}
+%s`, f.write, f.read, envoyHost, p.haproxyConfig()))
 	p.up()
 	p.settled("n1", "n2")
 	f.startHAProxy()
+	f.startEnvoy()
 	return &autoGap{autoRig: p, front: f, writer: p.auto.Node("n1"), next: p.auto.Node("n2")}
+}
+
+// maintenance takes the writer out by the monitor's word, or puts that node back.
+func (g *autoGap) maintenance(word string) func() error {
+	return func() error {
+		id := strings.TrimPrefix(g.writer.Name(), "n") // they were registered in this order
+		return g.auto.Decide(g.t.Context(), word+"_maintenance("+id+")")
+	}
+}
+
+func (g *autoGap) revive() error { return g.writer.Start(g.t.Context()) }
+
+// killUnseen kills the writer while the monitor is away, and starts that again.
+func (g *autoGap) killUnseen() error {
+	ctx := g.t.Context()
+	return errors.Join(g.auto.Monitor().Stop(ctx), g.writer.Kill(), g.auto.Monitor().Start(ctx))
 }
 
 // change is what clients saw of one change of the writer.
 type change struct {
 	fresh, held time.Duration
-	// readOnly counts writes that reached a server before it took any.
-	readOnly int
+	// early counts sessions that reached the new writer before it took writes, and
+	// writes that it refused as read-only; late those that the old one took afterwards.
+	early, late int
 }
 
-// change moves the writer, and leaves a cluster that is whole.
-func (g *autoGap) change(begin func() error) change {
+// autoClients are the clients at one balancer.
+type autoClients struct{ fresh, held *lab.Load }
+
+func (g *autoGap) clients() map[string]autoClients {
+	all := make(map[string]autoClients)
+	for at, addr := range map[string]string{"haproxy": g.front.write, "envoy": g.front.envoyWrite} {
+		all[at] = autoClients{g.lab.Load(addr, lab.LoadOptions{NewSession: true}), g.lab.Load(addr, lab.LoadOptions{Sessions: 4})}
+	}
+	return all
+}
+
+// change moves the writer, and leaves a cluster that is whole. It returns what the
+// clients saw at each balancer, until then: an old writer that wakes meets them too.
+func (g *autoGap) change(begin, end func() error) map[string]change {
 	g.t.Helper()
-	fresh := g.lab.Load(g.front.write, lab.LoadOptions{NewSession: true})
-	held := g.lab.Load(g.front.write, lab.LoadOptions{Sessions: 4})
-	g.writes(fresh, 1, g.writer)
-	g.writes(held, 4, g.writer)
+	all := g.clients()
+	wait := func(on *lab.AutoFailoverNode) {
+		for _, c := range all {
+			g.writes(c.fresh, 1, on)
+			g.writes(c.held, 4, on)
+		}
+	}
+	wait(g.writer)
 	writable := make(chan time.Time, 1)
 	go func() { writable <- g.writableAt(g.t.Context(), g.next) }()
 	g.do(begin())
@@ -90,18 +151,33 @@ func (g *autoGap) change(begin func() error) change {
 	if at.IsZero() {
 		g.t.Fatalf("%s did not take writes", g.next.Name())
 	}
-	g.writes(fresh, 1, g.next)
-	g.writes(held, 4, g.next)
-	c := change{fresh: gap(fresh.Samples(), at), held: slowest(held.Samples(), at)}
-	for _, x := range append(fresh.Stop(), held.Stop()...) {
-		if state, ok := errors.AsType[*pgconn.PgError](x.Err); ok && state.Code == "25006" {
-			c.readOnly++
+	wait(g.next)
+	g.do(end())
+	g.settled(g.next.Name(), g.writer.Name())
+	seen := make(map[string]change)
+	for name, c := range all {
+		fresh, held := c.fresh.Stop(), c.held.Stop()
+		x := change{fresh: gap(fresh, at), held: slowest(held, at)}
+		x.early, x.late = g.strays(append(fresh, held...), at)
+		seen[name] = x
+	}
+	g.writer, g.next = g.next, g.writer
+	return seen
+}
+
+// strays counts what was on a node that was not the writer, see change.
+func (g *autoGap) strays(samples []lab.Sample, at time.Time) (early, late int) {
+	for _, x := range samples {
+		state, refused := errors.AsType[*pgconn.PgError](x.Err)
+		switch {
+		case refused && state.Code == "25006",
+			x.Err == nil && x.Port == g.next.Port() && x.End().Before(at.Add(-clockSlack)):
+			early++
+		case x.Err == nil && x.Port == g.writer.Port() && x.At.After(at.Add(clockSlack)):
+			late++
 		}
 	}
-	g.do(g.writer.Start(g.t.Context()))
-	g.writer, g.next = g.next, g.writer
-	g.settled(g.writer.Name(), g.next.Name())
-	return c
+	return early, late
 }
 
 // writes waits until every session of a load has written on a node.

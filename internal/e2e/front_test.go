@@ -40,17 +40,30 @@ type front struct {
 // frontOptions shape a front; the zero value has no balancer.
 type frontOptions struct {
 	haproxy, envoy bool
+	// files has the agent write files for Envoys too.
+	files bool
 	// links puts a link before each node; everybody but the nodes uses those.
 	links bool
 	// inventory lists these nodes in a file instead of all in the configuration.
 	inventory []string
-	// policy and replica are added to the cluster's policy and to its read pool.
-	policy, replica string
+	// policy, primary and replica are added to the cluster's policy and to its pools.
+	policy, primary, replica string
+	// refuse has the pools tell clients why no node takes them.
+	refuse bool
 	// top is added to the configuration as it is.
 	top string
 	// external leaves starting the agent to the test.
 	external func(*front)
+	// authority gives the nodes certificates, with Envoy's address and publicName in
+	// them; clients then insist on TLS and on these. Nil: no TLS.
+	authority *lab.Authority
 }
+
+// publicName is how people call the database, and rootCert who they trust.
+const (
+	publicName = "db.example.org"
+	rootCert   = "root.crt"
+)
 
 // reign is the time in which a node was the writer. A session on it before from
 // is wrong; from until on it must get no new one.
@@ -61,7 +74,7 @@ type reign struct {
 
 // newFront starts a cluster, the agent and the balancers, and returns when
 // pgsteer has decided and the balancers obey.
-func newFront(t *testing.T, o frontOptions) *front {
+func newFront(t testing.TB, o frontOptions) *front {
 	t.Helper()
 	var needs []string
 	if o.haproxy {
@@ -72,11 +85,21 @@ func newFront(t *testing.T, o frontOptions) *front {
 	}
 	f := &front{rig: newRig(t, needs...), o: o}
 	f.write, f.read = f.addr(), f.addr()
+	if o.refuse {
+		f.o.primary += fmt.Sprintf(", refuse: %q", f.addr())
+		f.o.replica += fmt.Sprintf(", refuse: %q", f.addr())
+	}
 	f.envoyWrite, f.envoyRead = atEnvoy(f.write), atEnvoy(f.read)
-	f.cluster = f.newCluster(lab.ClusterOptions{})
+	f.cluster = f.newCluster(lab.ClusterOptions{Authority: o.authority, Names: []string{envoyHost, publicName}})
+	if o.authority != nil {
+		f.replace(rootCert, o.authority.PEM())
+	}
 	f.reigns = []reign{{node: f.cluster.Primary(), from: time.Now()}}
 	if o.links {
 		f.link()
+	}
+	if o.files {
+		f.do(os.Mkdir(f.file(envoyFiles), 0o700))
 	}
 	f.writeConfig()
 	if o.external != nil {
@@ -142,9 +165,22 @@ func (f *front) link() {
 	}
 }
 
+// envoyFiles is the folder for frontOptions.files.
+const envoyFiles = "envoy-files"
+
 // writeConfig writes the configuration that HAProxy and Envoy are steered by.
 func (f *front) writeConfig() {
 	f.t.Helper()
+	f.configure("%s", f.config())
+}
+
+// config is the configuration, but for the agent's own listeners and folders.
+func (f *front) config() string {
+	f.t.Helper()
+	more := ""
+	if f.o.files {
+		more = ", files: " + f.file(envoyFiles)
+	}
 	nodes := "nodes: " + nodeMap(f.addresses())
 	if f.o.inventory != nil {
 		f.list(f.o.inventory...)
@@ -154,17 +190,17 @@ func (f *front) writeConfig() {
 	if f.o.haproxy {
 		templates = f.haproxyConfig()
 	}
-	f.configure(`postgres: {user: %s, password_file: %q}
-envoy: {listen_host: %s}
+	return fmt.Sprintf(`postgres: {user: %s, password_file: %q}
+envoy: {listen_host: %s%s}
 clusters:
   main:
     %s
     policy: {%s}
     pools:
-      primary: {mode: write, listen: %q}
+      primary: {mode: write, listen: %q%s}
       replica: {mode: read, listen: %q%s}
-%s%s`, f.cluster.ProbeUser(), f.password(f.cluster.Password(f.cluster.ProbeUser())), envoyHost,
-		nodes, f.o.policy, f.write, f.read, f.o.replica, templates, f.o.top)
+%s%s`, f.cluster.ProbeUser(), f.password(f.cluster.Password(f.cluster.ProbeUser())), envoyHost, more,
+		nodes, f.o.policy, f.write, f.o.primary, f.read, f.o.replica, templates, f.o.top)
 }
 
 // haproxyConfig has the agent render HAProxy's file and speak to its sockets.
@@ -219,15 +255,22 @@ func (f *front) startHAProxy() {
 
 // startEnvoy starts an Envoy with the printed bootstrap.
 func (f *front) startEnvoy() {
+	f.startEnvoyBy(xds.BootstrapOptions{Servers: []topology.Address{f.serves()}})
+}
+
+// serves is where the agent serves Envoys.
+func (r *rig) serves() topology.Address {
+	r.t.Helper()
+	at, err := topology.ParseAddress(r.xds)
+	r.do(err)
+	return at
+}
+
+func (f *front) startEnvoyBy(o xds.BootstrapOptions) {
 	f.t.Helper()
-	server, err := topology.ParseAddress(f.xds)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.envoy, err = f.lab.Envoy(f.t.Context(), lab.EnvoyOptions{Bootstrap: xds.Bootstrap(xds.BootstrapOptions{Servers: []topology.Address{server}})})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	var err error
+	f.envoy, err = f.lab.Envoy(f.t.Context(), lab.EnvoyOptions{Bootstrap: xds.Bootstrap(o)})
+	f.do(err)
 	f.until("Envoy to let writes and reads through", func() bool { return f.reached(f.envoyWrite) != 0 && f.reached(f.envoyRead) != 0 })
 }
 

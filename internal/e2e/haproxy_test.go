@@ -20,10 +20,14 @@ type mix struct {
 }
 
 func (f *front) clients(write, read string) mix {
+	root := ""
+	if f.o.authority != nil {
+		root = f.file(rootCert)
+	}
 	return mix{
-		held:  f.lab.Load(write, lab.LoadOptions{Sessions: 4}),                                       // pooled applications
-		fresh: f.lab.Load(write, lab.LoadOptions{NewSession: true}),                                  // a session for each write
-		reads: f.lab.Load(read, lab.LoadOptions{NewSession: true, ReadOnly: true, Timeout: patient}), // a session for each read
+		held:  f.lab.Load(write, lab.LoadOptions{RootCert: root, Sessions: 4}),                                       // pooled applications
+		fresh: f.lab.Load(write, lab.LoadOptions{RootCert: root, NewSession: true}),                                  // a session for each write
+		reads: f.lab.Load(read, lab.LoadOptions{RootCert: root, NewSession: true, ReadOnly: true, Timeout: patient}), // a session for each read
 	}
 }
 

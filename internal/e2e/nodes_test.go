@@ -285,13 +285,13 @@ func TestReplayPaused(t *testing.T) {
 	f.is("main", "near", "n2", topology.Up, topology.CodeReplica)
 }
 
-// fallBehind has n1 write until a paused replica is that far behind, in steps so
+// fallBehind has the writer write until a paused replica is that far behind, in steps so
 // small that the other one can keep up.
 func (f *front) fallBehind(node string, by topology.Size) {
 	f.t.Helper()
 	const step = "SELECT pg_logical_emit_message(false, 'pgsteer', repeat('x', 128 << 10))"
 	f.until("lag of "+node, func() bool {
-		f.do(f.node("n1").Exec(f.t.Context(), step))
+		f.do(f.writer().Exec(f.t.Context(), step))
 		return f.lag(node) > by
 	})
 }

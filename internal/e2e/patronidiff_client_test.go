@@ -1,60 +1,50 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"io"
 	"maps"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/pgsteer/pgsteer/internal/lab"
 )
 
-// identity is a certificate that signs itself: everybody has it, as server, as
-// client and as the one to trust.
+// identity is a certificate that everybody has, as server and as client, and the one
+// that signed it.
 type identity struct {
-	certFile, keyFile string
-	client            *tls.Config // shows the certificate
-	stranger          *tls.Config // shows none
+	certFile, keyFile, caFile string
+	client                    *tls.Config // shows the certificate
+	stranger                  *tls.Config // shows none
 }
 
 func newIdentity(t *testing.T, dir string) identity {
 	t.Helper()
-	fatal := func(err error) {
-		if err != nil {
+	ca, err := lab.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := ca.Issue("lab", "127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := identity{certFile: filepath.Join(dir, "lab.crt"), keyFile: filepath.Join(dir, "lab.key"), caFile: filepath.Join(dir, "lab-ca.crt")}
+	for path, text := range map[string]string{id.certFile: own.Cert, id.keyFile: own.Key, id.caFile: ca.PEM()} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { // for Patroni's account too
 			t.Fatal(err)
 		}
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	fatal(err)
-	draft := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "lab"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	pair, err := tls.X509KeyPair([]byte(own.Cert), []byte(own.Key))
+	if err != nil {
+		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, draft, draft, key.Public(), key)
-	fatal(err)
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	fatal(err)
-	id := identity{certFile: filepath.Join(dir, "lab.crt"), keyFile: filepath.Join(dir, "lab.key")}
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-	fatal(os.WriteFile(id.certFile, certPEM, 0o644))
-	fatal(os.WriteFile(id.keyFile, keyPEM, 0o644)) // for Patroni's account too, and for an hour
-	pair, err := tls.X509KeyPair(certPEM, keyPEM)
-	fatal(err)
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(certPEM)
+	pool.AppendCertsFromPEM([]byte(ca.PEM()))
 	id.stranger = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	id.client = id.stranger.Clone()
 	id.client.Certificates = []tls.Certificate{pair}
@@ -151,7 +141,7 @@ func (d *diffRig) silence(count int) (free func()) {
 // overTLS asks everything over TLS, with a certificate and without.
 func (d *diffRig) overTLS(leader, replica question) {
 	keys := map[string]any{
-		"certfile": d.identity.certFile, "keyfile": d.identity.keyFile, "cafile": d.identity.certFile, "verify_client": "required",
+		"certfile": d.identity.certFile, "keyfile": d.identity.keyFile, "cafile": d.identity.caFile, "verify_client": "required",
 	}
 	d.step("TLS", func() {
 		d.restAPI(keys, d.identity.client)

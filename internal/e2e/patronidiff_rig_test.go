@@ -121,11 +121,11 @@ func (d *diffRig) configure(mode, local string) {
 	text := fmt.Sprintf(`state_dir: %s
 local: %s
 health: {compat: %s}
-listen: {agent_check: %q, health: %q, status: %q, xds: %q, health_tls: {address: %q, cert_file: %q, key_file: %q, client_ca_file: %[9]q}}
+listen: {agent_check: %q, health: %q, status: %q, xds: %q, health_tls: {address: %q, cert_file: %q, key_file: %q, client_ca_file: %[12]q}}
 consul: {address: "http://%[11]s"}
 clusters:
 `, filepath.Join(filepath.Dir(r.path), "state"), local, as, r.check, r.health, r.status, r.xds,
-		d.secure[mode], d.identity.certFile, d.identity.keyFile, d.consul.Addr())
+		d.secure[mode], d.identity.certFile, d.identity.keyFile, d.consul.Addr(), d.identity.caFile)
 	for scope, c := range d.clusters {
 		secret := filepath.Join(filepath.Dir(r.path), scope+".pw")
 		d.do(os.WriteFile(secret, []byte(c.Password(c.ProbeUser())), 0o600))

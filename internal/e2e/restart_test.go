@@ -127,11 +127,21 @@ func TestRestart(t *testing.T) {
 		f.pause(2 * time.Second)
 	}
 	polling.end()
-	for i, l := range loads {
-		f.unbroken(clients[i], l.Stop())
-	}
+	f.nobodyNoticed(loads)
 	if now := f.worker(); now != worker {
 		t.Errorf("HAProxy's worker was %d and is %d: it was reloaded", worker, now)
+	}
+}
+
+// nobodyNoticed: no client of both was cut, and writers were on the writer alone.
+func (f *front) nobodyNoticed(loads []*lab.Load) {
+	f.t.Helper()
+	for i, l := range loads {
+		samples := l.Stop()
+		f.unbroken(clients[i], samples)
+		if i < 4 {
+			f.onlyWriters(clients[i], samples)
+		}
 	}
 }
 
@@ -224,9 +234,7 @@ func TestProcessKilled(t *testing.T) {
 	f.decided("n1")
 	f.pause(3 * time.Second)
 	polling.end()
-	for i, l := range loads {
-		f.unbroken(clients[i], l.Stop())
-	}
+	f.nobodyNoticed(loads)
 	if now := f.worker(); now != worker {
 		t.Errorf("HAProxy's worker was %d and is %d: it was reloaded", worker, now)
 	}

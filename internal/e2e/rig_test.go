@@ -36,6 +36,8 @@ type rig struct {
 	lab  *lab.Lab
 	path string // of the configuration
 
+	state string // folder, of the lab's
+
 	check, health, status, xds string // the agent's listeners
 
 	agent *agent.Agent
@@ -46,8 +48,13 @@ type rig struct {
 // newRig returns a rig whose agent does not run yet.
 func newRig(t testing.TB, needs ...string) *rig {
 	t.Helper()
-	r := &rig{t: t, lab: labtest.ForTest(t, append([]string{lab.NeedPostgres}, needs...)...)}
-	r.path = filepath.Join(r.lab.Dir(), "pgsteer.yaml")
+	return newRigIn(t, labtest.ForTest(t, append([]string{lab.NeedPostgres}, needs...)...), "pgsteer")
+}
+
+// newRigIn returns another rig of a lab, whose agent has this name.
+func newRigIn(t testing.TB, l *lab.Lab, name string) *rig {
+	t.Helper()
+	r := &rig{t: t, lab: l, path: filepath.Join(l.Dir(), name+".yaml"), state: filepath.Join(l.Dir(), name+"-state")}
 	for _, a := range []*string{&r.check, &r.health, &r.status, &r.xds} {
 		*a = r.addr()
 	}
@@ -70,7 +77,7 @@ func (r *rig) addr() string {
 func (r *rig) configure(format string, args ...any) {
 	r.t.Helper()
 	text := fmt.Sprintf("state_dir: %s\nlisten: {agent_check: %q, health: %q, status: %q, xds: %q}\n",
-		filepath.Join(r.lab.Dir(), "state"), r.check, r.health, r.status, r.xds) + fmt.Sprintf(format, args...)
+		r.state, r.check, r.health, r.status, r.xds) + fmt.Sprintf(format, args...)
 	if err := os.WriteFile(r.path+".new", []byte(text), 0o600); err != nil {
 		r.t.Fatal(err)
 	}

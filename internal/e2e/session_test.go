@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// dial opens a session as an application would.
+// dial opens a session as an application would that may be behind a PgBouncer.
 func (r *rig) dial(addr string) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
 	defer cancel()
-	return pgx.Connect(ctx, "postgres://app@"+addr+"/postgres?sslmode=disable")
+	return pgx.Connect(ctx, "postgres://app@"+addr+"/postgres?sslmode=disable&default_query_exec_mode=simple_protocol")
 }
 
 // reached opens a session and returns the port of the server that it reached; 0: none.
@@ -74,4 +74,13 @@ func watchEnd(t testing.TB, c *pgx.Conn) <-chan time.Time {
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return ended
+}
+
+// closeConn ends a session, if there is one; a peer that does not answer cannot hold it up.
+func closeConn(c *pgx.Conn) {
+	if c != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = c.Close(ctx)
+	}
 }

@@ -42,6 +42,7 @@ var may = map[string][]string{
 	// What is published goes over the client of the watchers, by their rules.
 	"agent/mesh": {"agent/topology", "agent/latest", "watchers", "watchers/consul"},
 	// What Consul needs once is of the configuration, and of what is published.
+	"agent/consulinit":  {"agent/topology", "agent/config", "agent/mesh", "watchers/consul"},
 	"watchers":          {"agent/topology"},
 	"watchers/consul":   {"agent/topology", "watchers"},
 	"watchers/postgres": {"agent/topology", "watchers"},

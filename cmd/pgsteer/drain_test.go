@@ -1,0 +1,50 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgsteer/pgsteer/agent/drain"
+)
+
+// On a terminal the line changes, elsewhere there is one for each change; the bar is
+// full at the deadline and never longer.
+func TestProgressOfADrain(t *testing.T) {
+	var w bytes.Buffer
+	p := progress{w: &w}
+	r := someDrain()
+	for range 3 {
+		p.show(r, r.Began)
+	}
+	r.Trouble = "away\x1b[2J"
+	p.show(r, r.Began)
+	p.end()
+	if got, want := w.String(), "waiting: in a transaction: 1, others: 1, ended: 0\nwaiting: in a transaction: 1, others: 1, ended: 0; away?[2J\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	w.Reset()
+	live := progress{w: &w, live: true}
+	live.show(r, r.Began)
+	r.Trouble = ""
+	live.show(r, r.Deadline.Add(-r.Deadline.Sub(r.Began)/4))
+	live.show(r, r.Deadline.Add(1))
+	live.end()
+	lines := strings.Split(w.String(), "\r")
+	for i, want := range []string{"", "[....................] 10m0s left, waiting: in a transaction: 1 (the oldest for 1m30s), others: 1, ended: 0; away?[2J", "[###############.....] 2m30s left,", "[####################] 0s left,"} {
+		if !strings.HasPrefix(lines[i], want) {
+			t.Errorf("line %d is %q, want %q", i, lines[i], want)
+		}
+	}
+	if a, b := len(lines[1]), len(lines[2]); a != b || !strings.HasSuffix(w.String(), "\n") {
+		t.Errorf("a shorter line leaves something of a longer one: %d and %d", a, b)
+	}
+}
+
+func someDrain() drain.Report {
+	noon := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	return drain.Report{Phase: drain.Waiting, Began: noon, Deadline: noon.Add(10 * time.Minute), Left: []drain.Client{
+		{PID: 1, State: "active", Transaction: true, AgeUS: 90_000_000}, {PID: 2, State: "idle"},
+	}}
+}
