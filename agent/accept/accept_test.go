@@ -78,7 +78,7 @@ func TestLimitAndEnd(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- l.Serve(ctx, ln, func(c net.Conn) { io.ReadAll(c) }) }()
-		if _, err := above.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := above.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("the connection above the limit reads %v, want its end", err)
 		}
 		if n := l.Rejected.Load(); n != 1 || l.Open() != 1 {

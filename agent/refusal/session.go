@@ -111,5 +111,5 @@ func (p *peeked) CloseWrite() error {
 	if h, ok := p.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()
 	}
-	return p.Conn.Close()
+	return p.Close()
 }

@@ -58,14 +58,14 @@ func (r *rig) subscribe() *adsClient {
 }
 
 // receive takes and acknowledges every response until the stream ends.
-func (c *adsClient) receive(t testing.TB) {
-	t.Helper()
+func (c *adsClient) receive(tb testing.TB) {
+	tb.Helper()
 	for {
 		m, err := c.stream.Recv()
 		if err != nil {
 			return
 		}
-		asked := c.take(t, m)
+		asked := c.take(tb, m)
 		ack := &discoveryv3.DiscoveryRequest{TypeUrl: m.GetTypeUrl(), VersionInfo: m.GetVersionInfo(), ResponseNonce: m.GetNonce()}
 		if m.GetTypeUrl() == endpointType {
 			ack.ResourceNames = c.wanted()
@@ -82,8 +82,8 @@ func (c *adsClient) receive(t testing.TB) {
 }
 
 // take keeps a response and reports whether endpoints are to be asked for anew.
-func (c *adsClient) take(t testing.TB, m *discoveryv3.DiscoveryResponse) bool {
-	t.Helper()
+func (c *adsClient) take(tb testing.TB, m *discoveryv3.DiscoveryResponse) bool {
+	tb.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch m.GetTypeUrl() {
@@ -92,7 +92,7 @@ func (c *adsClient) take(t testing.TB, m *discoveryv3.DiscoveryResponse) bool {
 		c.names = make(map[string]string)
 		for _, x := range m.GetResources() {
 			var cl clusterv3.Cluster
-			unpack(t, x, &cl)
+			unpack(tb, x, &cl)
 			c.names[cl.GetName()] = cl.GetEdsClusterConfig().GetServiceName()
 		}
 		return !maps.Equal(before, c.names)
@@ -100,23 +100,23 @@ func (c *adsClient) take(t testing.TB, m *discoveryv3.DiscoveryResponse) bool {
 		clear(c.chains)
 		for _, x := range m.GetResources() {
 			var l listenerv3.Listener
-			unpack(t, x, &l)
+			unpack(tb, x, &l)
 			c.chains[l.GetName()] = l.GetFilterChains()[0].GetName()
 		}
 	case endpointType:
 		for _, x := range m.GetResources() {
 			var a endpointv3.ClusterLoadAssignment
-			unpack(t, x, &a)
+			unpack(tb, x, &a)
 			c.endpoints[a.GetClusterName()] = healthy(&a)
 		}
 	}
 	return false
 }
 
-func unpack(t testing.TB, x *anypb.Any, m proto.Message) {
-	t.Helper()
+func unpack(tb testing.TB, x *anypb.Any, m proto.Message) {
+	tb.Helper()
 	if err := x.UnmarshalTo(m); err != nil {
-		t.Errorf("a resource that cannot be read: %v", err)
+		tb.Errorf("a resource that cannot be read: %v", err)
 	}
 }
 

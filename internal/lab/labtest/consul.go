@@ -1,8 +1,7 @@
 package labtest
 
 import (
-	"io"
-	"log"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -34,7 +33,7 @@ func CountConsul(tb testing.TB, server *lab.Consul) *ConsulCount {
 	tb.Cleanup(transport.CloseIdleConnections)
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: server.Addr()})
 	proxy.Transport = transport
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // a dead Consul is the test
+	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // a dead Consul is the test
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.count(r)
 		proxy.ServeHTTP(w, r)
