@@ -156,6 +156,13 @@ func (r *rig) login(role string) func(context.Context, string, topology.Node) (S
 // judge has a node judged as what it is.
 func (r *rig) judge(name string) {
 	r.t.Helper()
+	j := r.really(name)
+	r.change(func() { r.judged = j })
+}
+
+// really is what a node is.
+func (r *rig) really(name string) Judged {
+	r.t.Helper()
 	n := r.node(name)
 	at, err := topology.ParseAddress(n.Addr())
 	if err != nil {
@@ -170,9 +177,7 @@ func (r *rig) judge(name string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.change(func() {
-		r.judged = Judged{Node: topology.Node{Name: name, Address: at}, Cluster: "main", SystemID: p.SystemID, InRecovery: p.InRecovery, Timeline: p.Timeline}
-	})
+	return Judged{Node: topology.Node{Name: name, Address: at}, Cluster: "main", SystemID: p.SystemID, InRecovery: p.InRecovery, Timeline: p.Timeline}
 }
 
 func (r *rig) change(f func()) {

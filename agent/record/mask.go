@@ -269,7 +269,7 @@ func (m *masker) cluster(c config.Cluster) (config.Cluster, error) {
 	}
 	out.Pools = nil
 	for _, p := range c.Pools {
-		p.Listen = m.listen(p.Listen)
+		p.Listen, p.Refuse = m.listen(p.Listen), m.listen(p.Refuse)
 		if p.Weights != nil {
 			weights := make(config.Weights, len(p.Weights))
 			for node, percent := range p.Weights {
