@@ -31,7 +31,7 @@ func (r *round) raiseAlarms() {
 	if r.s.isolated == topology.Yes {
 		raise(topology.CodeIsolated, 0, "every cluster is silent")
 	}
-	if claims := r.s.claimants(r.claims); len(claims) > 1 {
+	if claims := r.s.claimants(r.writes); len(claims) > 1 {
 		goesOn := "none gets writes"
 		if slices.Contains(claims, r.s.holder.name) {
 			goesOn = r.s.holder.name + " goes on"
@@ -46,6 +46,13 @@ func (r *round) raiseAlarms() {
 			raise(topology.CodeWritesBlocked, n.blockedAt, "%d commits on %s wait for a standby", n.full.SyncWaiters, n.Name)
 		}
 	}
+}
+
+// writes: the node's word that it is writable stands. That of one that is being shut
+// down, or that has fallen silent since, is no alarm: it may be gone, and after each
+// planned switchover it is.
+func (r *round) writes(n *node) bool {
+	return r.claims(n) && n.startingAt == 0 && n.refusedOnce == 0 && n.silentAt == 0
 }
 
 // claimants are the nodes that a test holds for writable, by name; nil when it
