@@ -136,9 +136,9 @@ func (m *maker) subsets() map[string]api.ServiceResolverSubset {
 	return out
 }
 
-// subset: a sidecar of a client filters what it connects to, which behind a
-// terminating gateway is the gateway, and the gateway filters once more. The first
-// filter must therefore let the gateway pass.
+// subset: a client's sidecar connects to the terminating gateway, which chooses the
+// instance by the same filter. Consul 1.14 spares the gateway itself from it; with one
+// that does not (hashicorp/consul issue 20734) the filter must let it pass.
 func (m *maker) subset(key, value string) api.ServiceResolverSubset {
 	filter := fmt.Sprintf("Service.Meta.%s == %q", key, value)
 	if m.external {

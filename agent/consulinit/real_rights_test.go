@@ -74,7 +74,7 @@ func (s *server) try(cfg *config.Config, do task, rights []consul.Right, lacking
 	if lacking == (consul.Right{}) {
 		want = nil
 	}
-	got, err := client.Lacking(ctx, append(rights[:len(rights):len(rights)], want...))
+	got, err := client.Lacking(ctx, append(slices.Clip(rights), want...))
 	if err != nil || !slices.Equal(got, want) {
 		s.t.Errorf("Consul says that %v is lacking (%v), want %v", got, err, want)
 	}

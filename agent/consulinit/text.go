@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,7 +13,7 @@ import (
 // body is a document as Consul's JSON has it, without what is empty or Consul's own.
 type body map[string]any
 
-// own are the fields that Consul adds; kept are those that tell documents apart.
+// own are the fields that Consul adds.
 var own = []string{"CreateIndex", "ModifyIndex", "ID"}
 
 // bodyOf reads what can be written as JSON.
@@ -51,8 +50,12 @@ func prune(m map[string]any) {
 			return len(v) == 0
 		case string:
 			return v == "" || v == "default" && (key == "Namespace" || key == "Partition")
+		case float64:
+			return v == 0
+		case bool:
+			return !v
 		}
-		return v == nil || reflect.ValueOf(v).IsZero()
+		return v == nil
 	})
 }
 

@@ -52,6 +52,8 @@ func TestConsulInit(t *testing.T) {
 	}
 	code(1, "consul-init -c "+file, "403", "nothing was changed")
 
+	code(1, "doctor -c "+file, "the token lacks 5 of 5 rights", `session_prefix "" { policy = "write" }`)
+
 	_, rules, _ := strings.Cut(code(0, "doctor --acl -c "+file), "\n# consul-init: ")
 	_, rules, _ = strings.Cut(rules, "\n")
 	api(http.MethodPut, "acl/policy", fmt.Sprintf(`{"Name":"init","Rules":%q}`, rules))

@@ -1,97 +1,27 @@
 package consul
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
-	"log"
 	"maps"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/pgsteer/pgsteer/internal/lab"
+	"github.com/pgsteer/pgsteer/internal/lab/labtest"
 )
-
-// gate counts the connections and requests to a real Consul.
-type gate struct {
-	srv *httptest.Server
-
-	mu       sync.Mutex
-	open     int
-	most     int
-	requests map[string]int // by path, all keys as one
-}
-
-func newGate(tb testing.TB, server *lab.Consul) *gate {
-	tb.Helper()
-	g := &gate{requests: map[string]int{}}
-	transport := &http.Transport{MaxIdleConnsPerHost: 200}
-	tb.Cleanup(transport.CloseIdleConnections)
-	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: server.Addr()})
-	proxy.Transport = transport
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // a dead Consul is the test
-	g.srv = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g.mu.Lock()
-		path := r.URL.Path
-		switch {
-		case r.URL.Query().Has("index"):
-			path = "blocking"
-		case strings.HasPrefix(path, "/v1/kv/"):
-			path = "/v1/kv/"
-		}
-		g.requests[path]++
-		g.mu.Unlock()
-		proxy.ServeHTTP(w, r)
-	}))
-	g.srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		switch s { //nolint:exhaustive // only these change the number
-		case http.StateNew:
-			g.open++
-			g.most = max(g.most, g.open)
-		case http.StateClosed, http.StateHijacked:
-			g.open--
-		}
-	}
-	g.srv.Start()
-	tb.Cleanup(g.srv.Close)
-	return g
-}
-
-func (g *gate) counts() (most int, requests map[string]int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.most, maps.Clone(g.requests)
-}
 
 // putScopes writes many clusters into Consul, led by a.
 func putScopes(tb testing.TB, server *lab.Consul, n int) {
 	tb.Helper()
-	type kv struct{ Verb, Key, Value string }
+	all := make(map[string]string)
 	for i := range n {
-		p := "service/" + scopeOf(i) + "/"
-		var ops []map[string]kv
-		for key, value := range map[string]string{
-			"leader": "YQ==", "config": "e30=", "members/a": "e30=", "members/b": "e30=",
-		} {
-			ops = append(ops, map[string]kv{"KV": {"set", p + key, value}})
+		for key, value := range map[string]string{"leader": "a", "config": "{}", "members/a": "{}", "members/b": "{}"} {
+			all["service/"+scopeOf(i)+"/"+key] = value
 		}
-		body, err := json.Marshal(ops)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if _, err := server.API(tb.Context(), http.MethodPut, "txn", string(body)); err != nil {
-			tb.Fatal(err)
-		}
+	}
+	if err := server.PutAll(tb.Context(), all); err != nil {
+		tb.Fatal(err)
 	}
 }
 
@@ -126,8 +56,8 @@ func TestFleetOnConsul(t *testing.T) {
 	const n = 260
 	server := realConsul(t, lab.ConsulOptions{})
 	putScopes(t, server, n)
-	g := newGate(t, server)
-	r := fleetOn(t, ClientOptions{Address: g.srv.URL}, n)
+	g := labtest.CountConsul(t, server)
+	r := fleetOn(t, ClientOptions{Address: g.URL}, n)
 	defer r.end()
 	r.untilAll(20*time.Second, "all are known", map[string]int{"a": n})
 
@@ -147,7 +77,7 @@ func TestFleetOnConsul(t *testing.T) {
 	}
 	put(7, "b")
 	r.untilAll(5*time.Second, "all are in doubt, and one has a leader again", map[string]int{"a": n - 2, "b": 2})
-	most, requests := g.counts()
+	most, requests := g.Counts()
 	t.Logf("at most %d connections; requests %v", most, requests)
 	// A server learns of an end after the client has another connection already;
 	// what counts is Consul's own limit for a client's address.

@@ -1,0 +1,43 @@
+package mesh
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What stands is read twice a second for all clusters together, however many there
+// are, and nothing is asked beside that but for the session and the locks.
+func TestRequestsOfMany(t *testing.T) {
+	for _, n := range []int{100, 400} {
+		world(t, func(r *rig) {
+			a := r.start("a", func(o *Options) {
+				o.Clusters = make(map[string]Settings)
+				for i := range n {
+					o.Clusters[fleetName(i)] = Settings{Service: fleetName(i)}
+				}
+			})
+			for i := range n {
+				a.views.Set(fleetName(i), quiet(fleetName(i), r.now().Mono))
+			}
+			r.until(5*time.Minute, "all are published", func() bool {
+				for _, s := range a.p.Status() {
+					if s.Writes == 0 || s.Err != nil {
+						return false
+					}
+				}
+				return true
+			})
+			round := time.Duration(n) * readGap
+			time.Sleep(round)
+			synctest.Wait()
+			before := len(r.consul.Requests())
+			time.Sleep(round)
+			synctest.Wait()
+			rate := float64(len(r.consul.Requests())-before) / round.Seconds()
+			if t.Logf("%d clusters: %.2f requests a second", n, rate); rate > 2.5 || rate < 1.9 {
+				t.Errorf("%d clusters cost %.2f requests a second, want about two", n, rate)
+			}
+		})
+	}
+}
