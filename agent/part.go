@@ -136,7 +136,20 @@ func (a *Agent) bind(name, address string) (net.Listener, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("%s cannot listen on %s: %w", name, address, err)
+	return nil, fmt.Errorf("%s cannot listen on %s%s: %w", name, address, setBy(name), err)
+}
+
+// setBy names the key that has a listener's address, for those called otherwise.
+func setBy(name string) string {
+	switch name {
+	case partAgentCheck:
+		return " (listen.agent_check)"
+	case partHealth:
+		return " (listen.health)"
+	case partHealthTLS:
+		return " (listen.health_tls)"
+	}
+	return ""
 }
 
 func samePort(a, b string) bool {

@@ -72,7 +72,7 @@ func TestARefusedReloadChangesNothing(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"no YAML", "clusters: [", "pgsteer.yaml:1"},
 		{"unknown key", strings.Join(good, "") + "polcy: 1\n", "polcy"},
-		{"port in use", base + listen("health: "+taken) + "clusters:\n" + clusterText("main", n1, n2), "healthapi cannot listen on " + taken},
+		{"port in use", base + listen("health: "+taken) + "clusters:\n" + clusterText("main", n1, n2), "healthapi cannot listen on " + taken + " (listen.health)"},
 		{"template that does not parse", strings.Join(good, "") + "templates: [{name: x, files: [{source: bad.tmpl, destination: x.cfg}]}]\n", "bad.tmpl"},
 		{"template that is missing", strings.Join(good, "") + "templates: [{name: x, files: [{source: none.tmpl, destination: x.cfg}]}]\n", "none.tmpl"},
 		{"source that cannot be built", strings.Join(good, "") + "  two: {nodes: {a: 127.0.0.1:1}, postgres: {sslmode: verify-ca, sslrootcert: no.pem}}\n", "cluster two cannot be watched"},

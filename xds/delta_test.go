@@ -173,7 +173,8 @@ func TestDeltaWithheld(t *testing.T) {
 	d.ask(kindCluster)
 	r.set(decision("beta", 1, und, und, und))
 	r.waiting(t)
-	if s := r.server.Status(); len(d.in) > 0 || s.Answering || !slices.Equal(s.Waiting, []string{"beta"}) {
+	until(t, "main to be published", func() bool { return slices.Equal(r.server.Status().Waiting, []string{"beta"}) })
+	if s := r.server.Status(); len(d.in) > 0 || s.Answering {
 		t.Fatalf("an answer came although nothing is known of beta: %+v", s)
 	}
 	r.set(decision("beta", 2, up, down, down))

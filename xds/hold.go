@@ -190,7 +190,7 @@ func (h *hold) note(name string, back bool) {
 		h.log.Warn("a changed cluster is held back, since Envoy would ask nobody any more about the sessions that it has; it is served when envoy.release gets another text", "cluster", cluster)
 		return
 	}
-	h.log.Warn("a changed listener is held back, since it would end its sessions; it is served when its writer changes, or when envoy.release gets another text", "listener", name)
+	h.log.Warn("a changed listener is held back, since it would end its sessions; it is served when envoy.release gets another text, and in a write pool when the writer changes", "listener", name)
 }
 
 // names are the listeners and the clusters whose change is held back.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -116,17 +118,22 @@ func (r *round) since(m topology.Mono, d time.Duration) bool {
 
 // printable makes a text safe for every sink: names and an operator's words
 // come from outside, and HAProxy's agent line knows no comma and no line break.
+// Letters of other scripts stay; those who can say ASCII alone replace them.
 func printable(s string) string {
 	s = strings.Map(func(c rune) rune {
 		switch {
 		case c == ',':
 			return ';'
-		case c < ' ' || c > '~':
+		case !unicode.IsPrint(c):
 			return ' '
 		}
 		return c
 	}, s)
-	return s[:min(len(s), maxText)]
+	end := min(len(s), maxText)
+	for end < len(s) && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end]
 }
 
 // effect is a rule's word. A text without arguments is taken as it is: it is

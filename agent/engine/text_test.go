@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -21,8 +23,8 @@ func checkTexts(t tb, s *topology.Snapshot) {
 		}
 	}
 	for _, r := range reasons {
-		bad := func(c rune) bool { return c < ' ' || c > '~' || c == ',' }
-		if r.Text == "" || len(r.Text) > 80 || strings.ContainsFunc(r.Text, bad) {
+		bad := func(c rune) bool { return !unicode.IsPrint(c) || c == ',' }
+		if r.Text == "" || len(r.Text) > 80 || !utf8.ValidString(r.Text) || strings.ContainsFunc(r.Text, bad) {
 			t.Fatalf("%s: text %q is not printable, has a comma or is too long", r.Code, r.Text)
 		}
 		if r.Code.Info().Code != r.Code {
@@ -41,6 +43,10 @@ func TestTextsFromOutside(t *testing.T) {
 	long := strings.Repeat("ä,\r\n%s", 30)
 	w.m.Records = []topology.MaintenanceRecord{{Node: "b", Reason: long, Since: w.now.Wall}}
 	w.run(sec)
+	pool, _ := w.snap.Pool("replica")
+	if v, _ := pool.Verdict("b"); !strings.HasPrefix(v.Reason().Text, "ä;") {
+		t.Errorf("an operator's word became %q", v.Reason().Text)
+	}
 	w.moveLeader(long, 6)
 	w.run(time.Minute)
 	w.m.Records[0].Reason = ""

@@ -110,7 +110,7 @@ const (
 // Reason is one cause of a verdict.
 type Reason struct {
 	Code Code `json:"code"`
-	// Text is for people: printable ASCII, no line break, no comma, at most 80 bytes.
+	// Text is for people: printable UTF-8, no line break, no comma, at most 80 bytes.
 	Text  string    `json:"text"`
 	Since time.Time `json:"since"`
 }

@@ -146,6 +146,9 @@ func (r running) send(ctx context.Context, q question) ([]byte, error) {
 		return nil, fmt.Errorf("read the answer of the agent at %s: %w", r.Address, err)
 	}
 	if res.StatusCode != http.StatusOK {
+		if res.StatusCode == http.StatusUnauthorized {
+			return nil, &refusal{fmt.Sprintf("the agent at %s wants a valid token: name its file with --token-file or $PGSTEER_TOKEN_FILE (over TLS a certificate may stand for it)", r.Address)}
+		}
 		var e struct{ Error string }
 		if json.Unmarshal(body, &e) == nil && e.Error != "" {
 			return nil, &refusal{e.Error}

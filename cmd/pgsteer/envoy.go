@@ -154,7 +154,7 @@ func (c *statusCmd) envoys(ctx context.Context, std streams) error {
 		fmt.Fprintf(std.out, "No Envoy is answered before these clusters are decided: %s\n", strings.Join(s.Waiting, " "))
 	}
 	for _, l := range s.Held {
-		fmt.Fprintf(std.out, "Listener %s differs from the configuration; it changes with its writer or with envoy.release.\n", l)
+		fmt.Fprintf(std.out, "Listener %s differs from the configuration; it changes with envoy.release, and in a write pool with the writer.\n", l)
 	}
 	for _, c := range s.HeldClusters {
 		fmt.Fprintf(std.out, "Cluster %s differs from the configuration; it changes with envoy.release.\n", c)
