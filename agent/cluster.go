@@ -116,8 +116,9 @@ func (c *cluster) report(ctx context.Context) func(topology.Observation) {
 
 func (c *cluster) decide(ctx context.Context) topology.Mono {
 	now, policy := c.now(), c.policy.Load()
-	snap, demand, next := engine.Decide(*policy, now, c.state, c.maintenance())
-	view := &topology.View{Snapshot: snap, Facts: engine.Facts(c.state, now), ValidUntil: now.Mono.Add(viewLife)}
+	out := c.maintenance()
+	snap, demand, next := engine.Decide(*policy, now, c.state, out)
+	view := &topology.View{Snapshot: snap, Facts: engine.Facts(c.state, now), ValidUntil: now.Mono.Add(viewLife), Maintenance: out, At: now.Wall}
 	if snap == c.last {
 		c.views.Refresh(c.name, view)
 	} else {

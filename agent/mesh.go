@@ -32,6 +32,11 @@ func (a *Agent) buildMesh(cfg *config.Config, client *consul.Client) (*part, err
 	if err != nil {
 		return nil, err
 	}
+	if o.External && cfg.Maintenance.Store == config.StoreFile {
+		o.Logger.Warn("a maintenance is known to this agent alone (maintenance.store: file), and what is published is the word of one agent: " +
+			"a maintenance that is entered at another one is not published, and it ends in Consul when another agent publishes. " +
+			"With more agents than one set maintenance.store: consul")
+	}
 	return &part{run: p.Run, status: func() []status.Sink {
 		var out []status.Sink
 		for _, s := range p.Status() {
@@ -82,6 +87,9 @@ func meshStatus(s mesh.Status, external bool) status.Sink {
 			sink.Detail += ", last written at " + s.WrittenAt.Format(time.TimeOnly)
 			sink.Gauges["written_timestamp_seconds"] = uint64(s.WrittenAt.Unix())
 		}
+	case !s.Unrenewed.IsZero():
+		sink.Detail = fmt.Sprintf("published by this agent, %s, as far as it knows: its session has not been renewed since %s; Consul ends it by %s, and another agent publishes from then on",
+			s.Publisher, s.Unrenewed.Format(time.TimeOnly), s.Ends.Format(time.TimeOnly))
 	case s.Publisher != "":
 		sink.Detail = "published by another agent, " + s.Publisher
 	case s.Waiting == "":

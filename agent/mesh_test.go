@@ -1,10 +1,14 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/pgsteer/pgsteer/agent/mesh"
+	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/watchers/consultest"
 )
 
@@ -105,4 +109,90 @@ func TestPublishingLocally(t *testing.T) {
 		})
 		r.down()
 	}
+}
+
+// A publisher whose session may be over says since when, and what comes next.
+func TestMeshStatusUnrenewed(t *testing.T) {
+	since := time.Date(2026, 3, 1, 15, 4, 5, 0, time.UTC)
+	s := meshStatus(mesh.Status{Cluster: "main", Publisher: "db1", Unrenewed: since, Ends: since.Add(20 * time.Second), Err: errors.New("403")}, true)
+	const want = "published by this agent, db1, as far as it knows: its session has not been renewed since 15:04:05; Consul ends it by 15:04:25, and another agent publishes from then on"
+	if s.Detail != want || s.Error != "403" || s.State != status.SinkFailing || s.Gauges["publisher"] != 0 {
+		t.Errorf("the sink is %+v", s)
+	}
+}
+
+// With a file for maintenance and one publisher for all, the agent warns once.
+func TestMeshWarnsOfFile(t *testing.T) {
+	const word = "With more agents than one set maintenance.store: consul"
+	for text, want := range map[string]int{
+		"mesh: {mode: external}\n": 1, "mesh: {mode: external}\nmaintenance: {store: consul}\n": 0, "mesh: {mode: local}\nlocal: main/n2\n": 0,
+	} {
+		n1, n2 := newNode(t, primary), newNode(t, replica)
+		r := newConsulRig(t)
+		r.mesh(r.rig, text, "", n1, n2)
+		r.up()
+		r.until("the start", func() bool { return r.published() != "" })
+		r.down()
+		if got := strings.Count(r.log.String(), word); got != want {
+			t.Errorf("%q: %d warnings, want %d", text, got, want)
+		}
+	}
+}
+
+// The maintenance of one agent says nothing of the nodes to those who ask Consul:
+// another agent publishes.
+func TestPublishingLeftByMaintenance(t *testing.T) {
+	n1, n2 := newNode(t, primary), newNode(t, replica)
+	r, other := newConsulRig(t), newRig(t)
+	for _, b := range []*rig{r.rig, other} {
+		b.write(base, listen(), b.guarded(", store: consul"), "consul: {address: \""+r.url+"\"}\nmesh: {mode: external}\nclusters:\n", clusterText("main", n1, n2))
+	}
+	const whole = "n1 primary passing, n2 replica async passing"
+	r.up()
+	r.stands(whole)
+	other.up()
+	other.settled("main", "n1", "n2")
+	r.change("POST", "/admin/maintenance", `{"reason":"this host"}`)
+	other.until("the other agent to publish", func() bool {
+		if is := r.published(); is != whole {
+			t.Fatalf("%s, because of one agent's maintenance", is)
+		}
+		return other.metric(`pgsteer_sink_present{sink="mesh main",what="publisher"}`) == "1"
+	})
+	if text := r.statusText(); !strings.Contains(text, "mesh main: published by another agent, ") {
+		t.Errorf("status says:\n%s", text)
+	}
+	other.change("POST", "/admin/maintenance/main/n2", `{"reason":"für alle"}`)
+	r.stands("n1 primary passing, n2 replica async critical")
+	r.change("DELETE", "/admin/maintenance", "")
+	other.down()
+	r.until("the first agent to publish again", func() bool { return r.metric(`pgsteer_sink_present{sink="mesh main",what="publisher"}`) == "1" })
+	r.stands("n1 primary passing, n2 replica async critical")
+	if out := r.consul.Published("main")["pgsteer:main:n2"].Check.Output; out != "maintenance: für alle" {
+		t.Errorf("the check says %q", out)
+	}
+}
+
+// The node on this host is renamed by a reload: its old name goes from Consul, although
+// its check would stand for ever.
+func TestPublishingRenamed(t *testing.T) {
+	n1, n2 := newNode(t, replica), newNode(t, primary)
+	r := newConsulRig(t)
+	name := func(own string) {
+		t.Helper()
+		r.write(base, listen(), "consul: {address: \""+r.url+"\"}\nlocal: main/"+own+"\nmesh: {mode: local, when_dead: stay}\n",
+			fmt.Sprintf("clusters:\n  main: {nodes: {n1: %s, %s: %s}}\n", n1.addr, own, n2.addr))
+	}
+	name("n2")
+	r.up()
+	r.stands("n2 primary passing")
+	name("db2")
+	if err := r.reload(); err != nil {
+		t.Fatal(err)
+	}
+	r.stands("n2 critical")
+	r.until("the new name", func() bool {
+		in := r.consul.Published("main")["pgsteer:main:db2"]
+		return fmt.Sprintln(in.ServiceTags, in.Check.Status) == "[primary] passing\n"
+	})
 }

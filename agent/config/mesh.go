@@ -127,6 +127,24 @@ func (c *Config) checkMesh(s scope) {
 	for _, cl := range c.Clusters {
 		cl.checkMesh(s.in("clusters").in(cl.Name).in("mesh"), c, services)
 	}
+	c.checkMeshNames(s.in("clusters"), services)
+}
+
+// sidecarSuffix is what Consul appends to a service to name its sidecars'.
+const sidecarSuffix = "-sidecar-proxy"
+
+// checkMeshNames refuses names that are published and used for something else too;
+// services are those that are published, with their clusters.
+func (c *Config) checkMeshNames(s scope, services map[string]string) {
+	for _, cl := range c.Clusters {
+		in := s.in(cl.Name)
+		if by, ok := services[cl.ConsulService.Name]; ok && cl.ConsulService.Name != "" {
+			in.in("consul_service").fault("name", "service %s is what pgsteer publishes of cluster %s: it would take its own word for the nodes; name another service, or set another `mesh.service` there", cl.ConsulService.Name, by)
+		}
+		if base, ok := strings.CutSuffix(cl.MeshService(), sidecarSuffix); ok && c.Mesh.Sidecar && services[cl.MeshService()] == cl.Name && services[base] != "" {
+			in.in("mesh").fault("service", "service %s is that of the sidecars of cluster %s already", cl.MeshService(), services[base])
+		}
+	}
 }
 
 func (m Mesh) checkTTLs(s scope) {
@@ -171,6 +189,8 @@ func (c Cluster) checkMesh(s scope, all *Config, services map[string]string) {
 	name := c.MeshService()
 	if err := topology.CheckLabel(name); err != nil {
 		s.fault("service", "the service's name %v; set `mesh.service` of cluster %s", err, c.Name)
+	} else if name == "consul" {
+		s.fault("service", "service consul is that of Consul's own servers; set another `mesh.service` for cluster %s", c.Name)
 	} else if other, ok := services[name]; ok {
 		s.fault("service", "service %s is that of cluster %s already", name, other)
 	}

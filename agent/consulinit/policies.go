@@ -92,6 +92,9 @@ func publishRights(cfg *config.Config) []consul.Right {
 			out = append(out, consul.Right{Resource: "node", Name: "pgsteer-" + service, Access: consul.Write})
 		}
 		out = append(out, consul.Right{Resource: "service", Name: service, Access: consul.Write})
+		if !external { // which mode external may have left
+			out = append(out, consul.Right{Resource: "node", Name: "pgsteer-" + service, Access: consul.Read})
+		}
 		if !external && cfg.Mesh.Sidecar {
 			out = append(out, consul.Right{Resource: "service", Name: service + "-sidecar-proxy", Access: consul.Write})
 		}

@@ -79,6 +79,10 @@ func (s *server) try(cfg *config.Config, do task, rights []consul.Right, lacking
 		s.t.Errorf("Consul says that %v is lacking (%v), want %v", got, err, want)
 	}
 	s.ask(http.MethodPut, "catalog/deregister", `{"Node":"pgsteer-main"}`) // so that it is to be made
+	if cfg.Mesh.Mode == config.MeshLocal {
+		// so that there is something to be told
+		s.ask(http.MethodPut, "catalog/register", `{"Node":"pgsteer-main","Address":"192.0.2.1","NodeMeta":{"external-node":"true"}}`)
+	}
 	switch err := do(ctx, client, cfg); {
 	case err != nil && want == nil:
 		s.t.Errorf("with all rights: %v", err)

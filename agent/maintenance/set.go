@@ -139,7 +139,7 @@ func (s Set) Of(cluster string) topology.Maintenance {
 	for _, k := range slices.Backward(s.records) {
 		if k.EndedAt.IsZero() && (k.Cluster == cluster || k.Target == Agent) {
 			m.Records = append(m.Records, topology.MaintenanceRecord{
-				Pool: k.Pool, Node: k.Node, Reason: k.Reason, Who: k.Who, Since: k.Since, Until: k.Until, DrainUntil: k.DrainUntil,
+				Agent: k.Target == Agent, Pool: k.Pool, Node: k.Node, Reason: k.Reason, Who: k.Who, Since: k.Since, Until: k.Until, DrainUntil: k.DrainUntil,
 			})
 		}
 	}

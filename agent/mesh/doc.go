@@ -14,10 +14,15 @@
 //     the cluster is critical first and deregistered later.
 //   - External: every write is one transaction with a check of the publisher's lock,
 //     so a publisher that has lost it cannot write. The lock is free again within
-//     twice the session's TTL after a publisher died, and at once when it stopped.
+//     twice the session's TTL after a publisher died, at once when it stopped, and
+//     some 5 s after it could not publish any more, be its session alive.
 //   - The same decision gives the same bodies on every agent. Nothing is written
 //     that stands already; what somebody else changed, or an agent forgot, is
 //     written again, at a bounded rate.
-//   - Only instances whose ID begins with pgsteer: are ever touched.
+//   - Only instances whose ID begins with pgsteer: are ever touched, and no node of
+//     somebody else's that has the external one's name. Local: checks that others have
+//     added stay, such as that of consul maint.
+//   - What a change of the configuration leaves behind (another name of the node here or
+//     of the cluster, the other mode) is critical or removed within 30 s or so.
 //   - Ending leaves everything as it stands, but for the lock.
 package mesh

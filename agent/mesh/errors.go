@@ -14,7 +14,20 @@ import (
 // failure words the error of a request. What failed is tried again after retryMost at
 // the latest.
 func failure(o *Options, doing string, err error) error {
-	return fmt.Errorf("%s; tried again within %s", o.Client.Failure(doing, err, o.Timeout).Text, retryMost)
+	return failed(o.Client.Failure(doing, err, o.Timeout).Text)
+}
+
+// failed is the text of a failure.
+type failed string
+
+func (f failed) Error() string { return string(f) + "; tried again within " + retryMost.String() }
+
+// cause is the text of an error that is not tried again soon.
+func cause(err error) string {
+	if f, ok := errors.AsType[failed](err); ok {
+		return string(f)
+	}
+	return err.Error()
 }
 
 // errLost says that the lock is another's.

@@ -117,3 +117,33 @@ func TestLocalTokenRotates(t *testing.T) {
 		}
 	})
 }
+
+// A restart takes no instance out, however late in the check's TTL it comes: it is fed as
+// it stands at once, be it undecided, and no longer than its TTL by one that never decides.
+func TestLocalRestart(t *testing.T) {
+	const mine = "n1 primary passing"
+	for name, c := range map[string]struct {
+		first string
+		stays time.Duration
+	}{"decided": {n1Leads, 5 * time.Minute}, "undecided": {nobody, 3 * time.Minute}} {
+		t.Run(name, func(t *testing.T) {
+			world(t, func(r *rig) {
+				a := r.start("a", on("n1"))
+				a.see(n1Leads)
+				r.within(time.Second, mine)
+				a.stop()
+				r.stays(27*time.Second, mine)
+				r.now = topology.NewTicker(time.Now) // another process
+				a = r.start("a", on("n1"))
+				a.see(c.first)
+				r.stays(c.stays, mine)
+				if name == "decided" {
+					return
+				}
+				r.within(time.Minute, "n1 primary critical")
+				a.see(n1Leads)
+				r.within(time.Second, mine)
+			})
+		})
+	}
+}

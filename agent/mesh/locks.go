@@ -19,23 +19,11 @@ import (
 // How the locks are kept.
 const (
 	locksEvery  = time.Second // at least, between looks at what is to be done
-	unfitFor    = 5 * time.Second
 	leaveWithin = 2 * time.Second
 	// lockDelay is the shortest that Consul takes for another than its default of 15 s.
 	// It need not protect from the holder of before: each write checks the lock.
 	lockDelay = time.Millisecond
 )
-
-// lock is one cluster's, as it is known here.
-type lock struct {
-	key    string
-	nudge  watchers.Nudge // of who waits for the lock
-	fit    bool           // this agent could publish
-	unfit  topology.Mono  // since when it could not
-	held   bool
-	holder string // who holds it by the store's last word, "" while it is free
-	by     string // the session of the holder
-}
 
 // locks keeps one session, and with it the lock of every cluster that this agent
 // publishes. One goroutine, that of run, talks to Consul.
@@ -114,13 +102,6 @@ func (k *locks) lost(cluster string) {
 	k.wake.Set()
 }
 
-// trouble is what keeps the locks from being kept, nil when nothing does.
-func (k *locks) trouble() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return errors.Join(k.err, k.deaf)
-}
-
 // deliver takes over what the store says of the locks.
 func (k *locks) deliver(r consul.Result[map[string]holding]) {
 	k.mu.Lock()
@@ -135,20 +116,13 @@ func (k *locks) deliver(r consul.Result[map[string]holding]) {
 	k.heard, k.deaf = true, nil
 	for _, l := range k.all {
 		h := r.Value[l.key]
-		if l.holder, l.by = h.name, h.session; h.session != "" && h.name == "" {
-			l.holder = "session " + h.session
+		if h.session != "" && h.name == "" {
+			h.name = "session " + h.session
 		}
+		l.owned(h, k.o.Now().Mono)
 		l.set(h.session != "" && h.session == k.session)
 	}
 	k.wake.Set()
-}
-
-// set needs locks.mu.
-func (l *lock) set(held bool) {
-	if l.held != held {
-		l.held = held
-		l.nudge.Set()
-	}
 }
 
 // run keeps the session and takes and leaves locks until ctx ends, then leaves all.
@@ -206,6 +180,7 @@ func (k *locks) turn(ctx context.Context) error {
 	if err := k.keepSession(ctx); err != nil {
 		return err
 	}
+	k.forgive(ctx)
 	for _, cluster := range k.clusters() {
 		if err := k.settle(ctx, cluster); err != nil {
 			return err
@@ -262,7 +237,7 @@ func (k *locks) begun(session string) {
 	defer k.mu.Unlock()
 	for _, l := range k.all {
 		if session != k.session && l.by == k.session {
-			l.by, l.holder = "", ""
+			l.owned(holding{}, k.o.Now().Mono)
 			l.set(false)
 		}
 	}
@@ -273,12 +248,9 @@ func (k *locks) begun(session string) {
 // has not been able to publish for a while.
 func (k *locks) settle(ctx context.Context, cluster string) error {
 	k.mu.Lock()
-	l := k.all[cluster]
-	// One that is this session's by the last word may be another's by now, or free
-	// again; to take what one has does no harm.
-	take := k.session != "" && k.heard && l.fit && !l.held && (l.by == "" || l.by == k.session)
-	leave := l.held && !l.fit && k.o.Now().Mono.Sub(l.unfit) >= unfitFor
-	pair := &api.KVPair{Key: l.key, Value: []byte(k.o.Name), Session: k.session}
+	l, now := k.all[cluster], k.o.Now().Mono
+	take, leave := k.session != "" && k.heard && l.takes(k.session, now), l.leaves(now)
+	pair, fault := &api.KVPair{Key: l.key, Value: []byte(k.o.Name), Session: k.session}, l.fault
 	k.mu.Unlock()
 	if !take && !leave {
 		return nil
@@ -288,27 +260,22 @@ func (k *locks) settle(ctx context.Context, cluster string) error {
 		return failure(k.o, "take or leave the lock "+l.key, err)
 	}
 	if leave {
-		_, _, err = k.o.Client.KV().Release(pair, w)
-		if err == nil {
-			k.log.Info("this agent cannot tell who is primary and leaves publishing to others", "cluster", cluster)
-		}
-		return k.took(l, false, err)
+		return k.release(cluster, pair, fault, w)
 	}
 	got, _, err := k.o.Client.KV().Acquire(pair, w)
-	if err == nil && got {
-		k.log.Info("this agent publishes the cluster from now on", "cluster", cluster, "key", l.key)
-	}
-	return k.took(l, got, err)
-}
-
-func (k *locks) took(l *lock, held bool, err error) error {
 	if err != nil {
-		return failure(k.o, "take or leave the lock "+l.key, err)
+		return failure(k.o, "take the lock "+l.key, err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if l.set(held); held {
-		l.holder, l.by = k.o.Name, k.session
+	if l.barred <= now {
+		l.turns = 0
+	}
+	if got && l.turns == 0 {
+		k.log.Info("this agent publishes the cluster from now on", "cluster", cluster, "key", l.key)
+	}
+	if l.set(got); got {
+		l.owned(holding{k.session, k.o.Name}, k.o.Now().Mono)
 	}
 	return nil
 }

@@ -87,6 +87,8 @@ func isPrimary(r Registration) bool {
 	return slices.Contains(r.Tags, RolePrimary) || r.Meta[metaRole] == RolePrimary
 }
 
+const departedOutput = "no node of the cluster any more"
+
 // departed is an instance whose node is none of the cluster any more.
 func departed(r Registration, s Settings) Registration {
 	r.Tags = slices.DeleteFunc(slices.Clone(r.Tags), func(t string) bool {
@@ -99,7 +101,7 @@ func departed(r Registration, s Settings) Registration {
 	r.Meta[metaRole], r.Meta[metaReason] = RoleUnknown, string(topology.CodeNotSelected)
 	delete(r.Meta, metaSync)
 	r.EnableTagOverride = false
-	r.Check = s.check(RoleUnknown, Critical, "no node of the cluster any more")
+	r.Check = s.check(RoleUnknown, Critical, departedOutput)
 	return r
 }
 
@@ -110,6 +112,9 @@ func same(a, b Registration) bool {
 		a.Passing == b.Passing && a.Warning == b.Warning && a.EnableTagOverride == b.EnableTagOverride && a.Sidecar == b.Sidecar &&
 		a.Check.Status == b.Check.Status && a.Check.Notes == b.Check.Notes && (a.Check.Output == b.Check.Output || b.Check.Status == Passing)
 }
+
+// pgsteers reports whether an ID is one that this package writes.
+func pgsteers(id string) bool { return strings.HasPrefix(id, "pgsteer:") }
 
 // ours reports whether an ID is one that is written for a cluster.
 func ours(cluster, id string) bool { return strings.HasPrefix(id, idPrefix(cluster)) }

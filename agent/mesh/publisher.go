@@ -89,16 +89,17 @@ func New(o Options) (*Publisher, error) {
 	if o.External {
 		p.locks = newLocks(&p.o)
 	}
+	agent := &agentServices{o: &p.o}
 	for cluster, s := range o.Clusters {
 		st := newStation(p, cluster, s)
 		p.stations[cluster] = st
 		if p.locks == nil {
-			st.store = &local{o: &p.o, cluster: cluster, s: s}
+			st.store = &local{o: &p.o, cluster: cluster, s: s, contrary: make(map[string]topology.Mono)}
 			continue
 		}
 		p.locks.add(cluster, s.Service, st.wake)
 		period := max(p.o.ReadEvery, time.Duration(len(o.Clusters))*readGap)
-		st.store = &external{o: &p.o, cluster: cluster, service: s.Service, locks: p.locks, period: period}
+		st.store = &external{o: &p.o, cluster: cluster, service: s.Service, locks: p.locks, period: period, agent: agent}
 	}
 	return p, nil
 }
@@ -136,6 +137,10 @@ type Status struct {
 	// known to.
 	Publishing bool
 	Publisher  string
+	// Unrenewed is when this agent, which has the lock as far as it knows, could renew its
+	// session last, once Consul may have ended that since; else zero. Ends is when Consul
+	// has ended it for sure, unless it was away itself.
+	Unrenewed, Ends time.Time
 	// Waiting says why this agent does not; empty: it does, or another one.
 	Waiting string
 	// Err is what keeps the newest decision from being published, nil when nothing

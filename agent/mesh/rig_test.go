@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -48,6 +49,7 @@ type agent struct {
 	cut   atomic.Bool  // nothing of it reaches Consul any more
 	deaf  atomic.Bool  // it hears no answer to a transaction
 	slow  atomic.Int64 // how long a transaction is under way
+	lame  atomic.Value // harm to what it writes, a string; "": none
 	stop  context.CancelFunc
 	done  chan struct{}
 	gen   uint64
@@ -58,7 +60,17 @@ func (a *agent) RoundTrip(req *http.Request) (*http.Response, error) {
 	if a.cut.Load() {
 		return nil, errors.New("cut off")
 	}
-	if req.URL.Path == "/v1/txn" {
+	release := req.Method == http.MethodPut && req.URL.Query().Has("release")
+	switch harm := a.lame.Load(); {
+	case req.URL.Path == "/v1/txn" && harm == hangs:
+		<-req.Context().Done()
+		return nil, req.Context().Err()
+	case req.URL.Path == "/v1/txn" && harm != nil && harm != "", release && harm == refusedAll:
+		return &http.Response{
+			Status: "403 Forbidden", StatusCode: http.StatusForbidden, Request: req, Header: http.Header{},
+			Body: io.NopCloser(strings.NewReader("Permission denied: token lacks permission 'service:write'")),
+		}, nil
+	case req.URL.Path == "/v1/txn":
 		time.Sleep(time.Duration(a.slow.Load()))
 	}
 	resp, err := a.r.consul.RoundTrip(req)
@@ -67,6 +79,13 @@ func (a *agent) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	return resp, err
 }
+
+// What harms an agent's writes.
+const (
+	hangs      = "transactions hang"
+	refused403 = "transactions are refused"
+	refusedAll = "transactions and the release of locks are refused"
+)
 
 // start starts a publisher; more changes its options.
 func (r *rig) start(name string, more func(*Options)) *agent {

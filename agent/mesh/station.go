@@ -3,11 +3,9 @@ package mesh
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -48,8 +46,12 @@ type station struct {
 	fedAt    topology.Mono
 	retryAt  topology.Mono
 	written  map[string]Registration // by this agent, since it publishes; nil: nothing
-	drifted  bool                    // standing is not what was written
+	began    topology.Mono           // the first turn; zero: there was none
+	decided  bool                    // there was something to publish since then
+	drifted  []string                // IDs of which not what was written stands
 	twice    error                   // the service is somebody else's too
+	left     error                   // the other mode has left something
+	tidiedAt topology.Mono
 	gone     map[string]topology.Mono
 	// seen and urgent are the generations of the last urgent change: that was looked
 	// at, and that is published.
@@ -111,16 +113,24 @@ func (s *station) turn(ctx context.Context) {
 	if s.retryAt > now && !s.urgently() {
 		return
 	}
+	if s.began == 0 {
+		s.began = now
+	}
 	want, why := s.want(now)
+	s.decided = s.decided || why == ""
 	if !s.mayWrite(why) {
-		s.known, s.written, s.drifted, s.urgent = false, nil, false, 0
+		s.known, s.written, s.drifted, s.urgent = false, nil, nil, 0
+		s.tidy(ctx, why, now)
 		return
 	}
 	err := s.look(ctx, now)
 	if err == nil && why == "" {
 		err = s.publish(ctx, want, now)
 	}
-	if err == nil && why != whyStale {
+	if err == nil {
+		s.tidy(ctx, why, now)
+	}
+	if err == nil && why != whyStale && (s.decided || now.Sub(s.began) < s.s.TTL) {
 		err = s.feed(ctx, now)
 	}
 	if ctx.Err() == nil {
@@ -134,6 +144,7 @@ const (
 	whyStale   = "the decision is too old to be believed"
 	whyPartial = "not every source of nodes has delivered yet"
 	whyCut     = "this agent is cut off from the databases"
+	whyAside   = "this agent itself is in maintenance, which is no word on the nodes for others"
 	whyEmpty   = "the cluster has no node"
 	whyUnknown = "nothing is decided of its nodes yet"
 )
@@ -152,6 +163,8 @@ func (s *station) want(now topology.Mono) (want []Instance, why string) {
 		return nil, whyEmpty
 	case slices.ContainsFunc(v.Snapshot.Alarms, func(r topology.Reason) bool { return r.Code == topology.CodeIsolated }):
 		return nil, whyCut
+	case s.p.locks != nil && v.Maintenance.Alone(v.At):
+		return nil, whyAside
 	}
 	s.seen = v.Snapshot.Urgent
 	want = Desired(v, s.s)
@@ -167,18 +180,20 @@ func (s *station) want(now topology.Mono) (want []Instance, why string) {
 // mayWrite takes the lock's word, and notes who publishes.
 func (s *station) mayWrite(why string) bool {
 	session, other := "local", ""
+	var unrenewed, ends time.Time
 	if s.p.locks != nil {
 		session, other = s.p.locks.hold(s.cluster, why == "")
+		unrenewed, ends = s.p.locks.unrenewed(session)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := &s.status
-	st.Publishing, st.Publisher, st.Waiting = session != "", other, why
-	if session != "" {
+	st.Publishing, st.Publisher, st.Waiting = session != "" && unrenewed.IsZero(), other, why
+	if st.Unrenewed, st.Ends = unrenewed, ends; session != "" {
 		st.Publisher = s.p.o.Name
 		return true
 	}
-	s.setErr(s.p.locks.trouble())
+	s.setErr(both(s.p.locks.trouble(s.cluster), s.left))
 	return false
 }
 
@@ -210,24 +225,30 @@ func (s *station) look(ctx context.Context, now topology.Mono) error {
 		return nil
 	}
 	return s.ask(ctx, "read the instances", func(ctx context.Context) error {
-		standing, foreign, err := s.store.read(ctx)
+		standing, warning, err := s.store.read(ctx)
 		if err != nil {
 			return err
 		}
-		s.standing, s.known, s.readAt, s.twice = standing, true, now, doubled(s.s.Service, foreign)
+		s.standing, s.known, s.readAt, s.twice = standing, true, now, warning
 		s.compare()
 		return nil
 	})
 }
 
-// doubled is the fault of a service that others register too.
-func doubled(service string, foreign []string) error {
-	if len(foreign) == 0 {
-		return nil
+// tidy has what the other mode has left removed, while it is known what is to stand.
+// What it failed to ask is asked again after tidyEvery; other requests tell the trouble.
+func (s *station) tidy(ctx context.Context, why string, now topology.Mono) {
+	if why != "" || s.tidiedAt != 0 && now.Sub(s.tidiedAt) < tidyEvery {
+		return
 	}
-	slices.Sort(foreign)
-	return fmt.Errorf("service %s has instances of others too, and DNS answers with all of them: %s; end their registration (Patroni's is register_service), or choose another mesh.service for this cluster",
-		service, strings.Join(foreign[:min(3, len(foreign))], ", "))
+	s.tidiedAt = now
+	err := s.ask(ctx, "look for what another mode has left", func(ctx context.Context) (err error) {
+		s.left, err = s.store.tidy(ctx, now)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("what another mode of mesh may have left is looked for again later", "err", err)
+	}
 }
 
 // compare finds what somebody else changed of what this agent wrote.
@@ -240,11 +261,8 @@ func (s *station) compare() {
 			ids = append(ids, id)
 		}
 	}
-	if len(ids) > 0 && !s.drifted {
-		slices.Sort(ids)
-		s.log.Warn("what stands in Consul is not what was written, it is written again", "instances", ids)
-	}
-	s.drifted = len(ids) > 0
+	slices.Sort(ids)
+	s.drifted = ids
 }
 
 // errRepairs says that somebody else writes what this agent writes.
@@ -255,11 +273,14 @@ func (s *station) publish(ctx context.Context, want []Instance, now topology.Mon
 	p := plan(want, s.standing, s.s, func(id string) bool { return s.gone[id] != 0 && now.Sub(s.gone[id]) >= goneFor })
 	s.remember(p, now)
 	if !p.empty() {
-		if s.drifted && s.urgent == s.seen && !s.repairs.Allow() {
+		if len(s.drifted) > 0 && s.urgent == s.seen && !s.repairs.Allow() {
 			return errRepairs
 		}
 		if err := s.ask(ctx, "write the instances", func(ctx context.Context) error { return s.store.write(ctx, p.change) }); err != nil {
 			return err
+		}
+		if len(s.drifted) > 0 {
+			s.log.Warn("what stood in Consul was not what this agent had written; it was written again", "instances", s.drifted)
 		}
 		s.log.Info("published", "written", words(p.set), "deregistered", p.drop)
 		s.fedAt = now
@@ -270,11 +291,11 @@ func (s *station) publish(ctx context.Context, want []Instance, now topology.Mon
 	if !p.empty() {
 		s.status.Writes++
 		s.status.WrittenAt = s.p.o.Now().Wall
-		if s.drifted {
+		if len(s.drifted) > 0 {
 			s.status.Repairs++
 		}
 	}
-	s.drifted = false
+	s.drifted = nil
 	return nil
 }
 
@@ -299,9 +320,10 @@ func (s *station) remember(p planned, now topology.Mono) {
 	}
 }
 
-// feed confirms the checks that wait for it.
+// feed confirms the checks that wait for it, for the first time at once: nobody knows
+// when an agent before this one did last.
 func (s *station) feed(ctx context.Context, now topology.Mono) error {
-	if every := s.store.feeds(); every == 0 || now.Sub(s.fedAt) < every || len(s.standing) == 0 {
+	if every := s.store.feeds(); every == 0 || s.fedAt != 0 && now.Sub(s.fedAt) < every || len(s.standing) == 0 {
 		return nil
 	}
 	err := s.ask(ctx, "feed the check", func(ctx context.Context) error { return s.store.feed(ctx, s.standing) })
@@ -322,11 +344,14 @@ func (s *station) note(err error) {
 		}
 	}
 	before := s.status.Err
+	if s.p.locks != nil && !errors.Is(err, errLost) && !errors.Is(err, errRepairs) {
+		s.p.locks.fares(s.cluster, err)
+	}
 	switch {
 	case err == nil:
 		s.back.Reset()
 		s.retryAt = 0
-		err = s.twice
+		err = both(s.twice, s.left)
 	case errors.Is(err, errLost):
 		s.known = false
 		return // whose it is comes from the locks

@@ -10,18 +10,22 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
 // store is where the instances of one cluster stand.
 type store interface {
-	// read returns the instances that are pgsteer's by ID, and what else answers
-	// under the service's name.
-	read(ctx context.Context) (standing map[string]Registration, foreign []string, err error)
+	// read returns the instances that this store looks after. The warning tells what
+	// else answers under the service's name.
+	read(ctx context.Context) (standing map[string]Registration, warning, err error)
 	// write makes a change; errLost when it may not.
 	write(ctx context.Context, c change) error
 	// feed confirms the checks of what stands, for those who wait for that.
 	feed(ctx context.Context, standing map[string]Registration) error
+	// tidy removes what the other mode has left, once it has been seen for goneFor. The
+	// warning tells what there is.
+	tidy(ctx context.Context, now topology.Mono) (warning, err error)
 	// every is how often it is read, feeds how often it is fed; zero: never.
 	every() time.Duration
 	feeds() time.Duration
@@ -34,21 +38,25 @@ type external struct {
 	service string
 	locks   *locks
 	period  time.Duration
+	agent   *agentServices
 
-	node bool // the node stands
+	node bool // the node stands, and is this package's
+	left leftovers
 }
 
 // nodeAddress is where nobody is (RFC 5737): an external node needs an address, and
 // every instance has its own.
 const nodeAddress = "192.0.2.1"
 
-func (e *external) nodeName() string { return "pgsteer-" + e.service }
+func (e *external) nodeName() string { return externalNode(e.service) }
 
 func (e *external) every() time.Duration                                { return e.period }
 func (e *external) feeds() time.Duration                                { return 0 }
 func (e *external) feed(context.Context, map[string]Registration) error { return nil }
 
-func (e *external) read(ctx context.Context) (map[string]Registration, []string, error) {
+// read: every instance of pgsteer's on the external node is this publisher's, since
+// the lock is that of the service; one of another cluster is of before it was renamed.
+func (e *external) read(ctx context.Context) (map[string]Registration, error, error) {
 	entries, err := e.o.Client.Instances(ctx, e.service)
 	if err != nil {
 		return nil, nil, err
@@ -57,14 +65,14 @@ func (e *external) read(ctx context.Context) (map[string]Registration, []string,
 	var foreign []string
 	e.node = false
 	for _, entry := range entries {
-		if entry.Node.Node == e.nodeName() && ours(e.cluster, entry.Service.ID) {
+		if entry.Node.Node == e.nodeName() && isExternalNode(entry.Node) && pgsteers(entry.Service.ID) {
 			e.node = true
 			standing[entry.Service.ID] = registered(entry.Service, entry.Checks)
 		} else {
 			foreign = append(foreign, entry.Service.ID+" on "+entry.Node.Node)
 		}
 	}
-	return standing, foreign, nil
+	return standing, doubled(e.service, foreign), nil
 }
 
 // registered reads an instance as Consul has it.
@@ -110,8 +118,11 @@ func (e *external) commit(ctx context.Context, part api.TxnOps) error {
 	}
 	ops := api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: e.o.KeyPrefix + e.service, Session: session}}}
 	if !e.node {
+		if err := e.mayMakeNode(ctx); err != nil {
+			return err
+		}
 		ops = append(ops, &api.TxnOp{Node: &api.NodeTxnOp{Verb: api.NodeSet, Node: api.Node{
-			Node: e.nodeName(), Address: nodeAddress, Meta: map[string]string{"external-node": "true", "external-probe": "false"},
+			Node: e.nodeName(), Address: nodeAddress, Meta: nodeMeta(),
 		}}})
 	}
 	errs, err := e.o.Client.Commit(ctx, append(ops, part...))
@@ -126,6 +137,16 @@ func (e *external) commit(ctx context.Context, part api.TxnOps) error {
 		return errLost
 	}
 	return refused(errs)
+}
+
+// mayMakeNode refuses when a node of that name is somebody else's, whose address and
+// meta a write would replace.
+func (e *external) mayMakeNode(ctx context.Context) error {
+	found, _, err := readNode(ctx, e.o.Client, e.nodeName(), consul.Consistent)
+	if err != nil || found == nil || isExternalNode(found.Node) {
+		return err
+	}
+	return fmt.Errorf("node %s with address %s is not one of pgsteer's external nodes, so nothing is written; rename that node, or choose another mesh.service for this cluster", e.nodeName(), found.Node.Address)
 }
 
 // set are the operations that write an instance and its check.
@@ -150,7 +171,9 @@ type local struct {
 	cluster string
 	s       Settings
 
-	token string // with which the instance was registered last
+	token    string                   // with which the instance was registered last
+	contrary map[string]topology.Mono // since when others' instances contradict what is decided
+	left     leftovers
 }
 
 func (l *local) id() string           { return ID(l.cluster, l.s.Node) }
@@ -159,22 +182,36 @@ func (l *local) every() time.Duration { return l.o.ReadEvery }
 // feeds thrice within the shorter TTL.
 func (l *local) feeds() time.Duration { return min(l.s.TTL, l.s.PrimaryTTL, 30*time.Second) / 3 }
 
-func (l *local) read(ctx context.Context) (map[string]Registration, []string, error) {
-	q, err := l.o.Client.Options(ctx, consul.Default)
+func (l *local) read(ctx context.Context) (map[string]Registration, error, error) {
+	own, err := l.own(ctx)
 	if err != nil {
 		return nil, nil, err
+	}
+	standing, foreign, err := l.strays(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	maps.Copy(standing, own)
+	return standing, doubled(l.s.Service, foreign), nil
+}
+
+// own reads the instance of the node on this host.
+func (l *local) own(ctx context.Context) (map[string]Registration, error) {
+	q, err := l.o.Client.Options(ctx, consul.Default)
+	if err != nil {
+		return nil, err
 	}
 	agent := l.o.Client.API().Agent()
 	found, _, err := agent.Service(l.id(), q)
 	switch {
 	case isMissing(err):
-		return nil, nil, nil
+		return nil, nil
 	case err != nil:
-		return nil, nil, err
+		return nil, err
 	}
 	checks, err := agent.ChecksWithFilterOpts("CheckID == "+strconv.Quote(l.id()), q)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r := registered(found, nil)
 	// The agent tells the catalog of an instance with the token of its registration,
@@ -186,11 +223,11 @@ func (l *local) read(ctx context.Context) (map[string]Registration, []string, er
 	if l.s.Sidecar {
 		_, _, err := agent.Service(l.id()+sidecarSuffix, q)
 		if err != nil && !isMissing(err) {
-			return nil, nil, err
+			return nil, err
 		}
 		r.Sidecar = err == nil
 	}
-	return map[string]Registration{r.ID: r}, nil, nil
+	return map[string]Registration{r.ID: r}, nil
 }
 
 const sidecarSuffix = "-sidecar-proxy" // Consul's
@@ -200,15 +237,15 @@ func (l *local) write(ctx context.Context, c change) error {
 	if err != nil {
 		return err
 	}
-	agent := l.o.Client.API().Agent()
 	for _, id := range c.drop {
-		if err := agent.ServiceDeregisterOpts(id, q); err != nil && !isMissing(err) {
-			return fmt.Errorf("deregister %s: %w", id, err)
+		if err := deregister(ctx, l.o.Client, id); err != nil {
+			return err
 		}
 	}
 	for _, r := range c.set {
-		opts := api.ServiceRegisterOpts{ReplaceExistingChecks: true, Token: q.Token}.WithContext(ctx)
-		if err := agent.ServiceRegisterOpts(l.definition(r), opts); err != nil {
+		// Other checks stay: among them is what consul maint has set, an operator's word.
+		opts := api.ServiceRegisterOpts{Token: q.Token}.WithContext(ctx)
+		if err := l.o.Client.API().Agent().ServiceRegisterOpts(l.definition(r), opts); err != nil {
 			return err
 		}
 		// What a check says is no part of its definition.
@@ -242,8 +279,8 @@ func (l *local) feed(ctx context.Context, standing map[string]Registration) erro
 	}
 	for _, id := range slices.Sorted(maps.Keys(standing)) {
 		c := standing[id].Check
-		if c.Status == "" {
-			continue // it comes with the next registration
+		if c.Status == "" || id != l.id() && !isDeparted(standing[id]) {
+			continue // it comes with the next registration, or is to be silent
 		}
 		if err := l.o.Client.API().Agent().UpdateTTLOpts(id, c.Output, c.Status, q); err != nil {
 			return fmt.Errorf("feed check %s: %w", id, err)

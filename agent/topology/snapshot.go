@@ -204,6 +204,10 @@ type View struct {
 	Snapshot   *Snapshot
 	Facts      *Facts
 	ValidUntil Mono
+	// Maintenance is what operators had taken out when it was decided, At by the wall
+	// clock.
+	Maintenance Maintenance
+	At          time.Time
 }
 
 // Valid reports whether the view may be believed at a moment.
@@ -230,12 +234,19 @@ type Maintenance struct {
 type MaintenanceRecord struct {
 	Pool   string // empty: every pool
 	Node   string // empty: every node
+	Agent  bool   // of the agent that decides, and of no other
 	Reason string
 	Who    string
 	Since  time.Time
 	Until  time.Time // zero: until ended
 	// DrainUntil is when sessions end that are still there; zero: they are kept.
 	DrainUntil time.Time
+}
+
+// Alone reports whether the agent that decides is itself out at a moment: what it then
+// decides is no word on the nodes for others.
+func (m Maintenance) Alone(now time.Time) bool {
+	return slices.ContainsFunc(m.Records, func(r MaintenanceRecord) bool { return r.Agent && (r.Until.IsZero() || now.Before(r.Until)) })
 }
 
 // Active returns the record that takes a node out of every pool at a moment: the

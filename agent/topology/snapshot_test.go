@@ -129,4 +129,8 @@ func TestMaintenanceActive(t *testing.T) {
 	if _, ok := (Maintenance{Records: []MaintenanceRecord{{}}}).Active("x", now); !ok {
 		t.Error("a record for the whole cluster takes x out")
 	}
+	m.Records = append(m.Records, MaintenanceRecord{Agent: true, Until: now.Add(1)})
+	if !m.Alone(now) || m.Alone(now.Add(1)) {
+		t.Error("the agent itself is out until the end of its record")
+	}
 }

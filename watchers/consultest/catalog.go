@@ -24,6 +24,27 @@ type Service struct {
 	CreateIndex, ModifyIndex uint64
 }
 
+// Node is a node of the catalog, as Consul's API writes it.
+type Node struct {
+	Node, Address string
+	Meta          map[string]string
+}
+
+// RegisterNode puts a node without services into the catalog, or changes it.
+func (a *Agent) RegisterNode(n Node) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.nodes[n.Node] = n
+}
+
+// NodeOf returns a node that was registered as such.
+func (a *Agent) NodeOf(name string) (Node, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n, ok := a.nodes[name]
+	return n, ok
+}
+
 // serviceID is what identifies an instance.
 type serviceID struct{ node, id string }
 
@@ -74,6 +95,9 @@ func (a *Agent) register(s Service) {
 
 func (a *Agent) deregister(node, id string) {
 	a.index++
+	if id == "" {
+		delete(a.nodes, node)
+	}
 	for key, s := range a.services {
 		if key.node != node || id != "" && key.id != id {
 			continue
@@ -118,6 +142,26 @@ func (a *Agent) lookupService(name string, f Fault) find {
 		return find{body: []Service{}, index: index, filtered: hidden && len(all) > 0}
 	}
 	return find{body: all, index: index}
+}
+
+// nodeServices answers what is on a node, with null for one that nobody knows.
+func (a *Agent) nodeServices(req *http.Request, name string) *http.Response {
+	var out struct {
+		Node     *Node
+		Services []agentService
+	}
+	if n, ok := a.nodes[name]; ok {
+		out.Node = &n
+	}
+	for _, s := range a.services {
+		if s.Node == name {
+			out.Services = append(out.Services, s.agent())
+			if out.Node == nil {
+				out.Node = &Node{Node: name, Address: s.Address}
+			}
+		}
+	}
+	return a.ok(req, out)
 }
 
 // catalogCommand serves the requests that register and deregister.

@@ -47,6 +47,13 @@ func (a *Agent) Published(service string) map[string]Instance {
 	return out
 }
 
+// Everywhere returns the instances of a service by node and ID.
+func (a *Agent) Everywhere(service string) []Service {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.instances(service)
+}
+
 // Instance is an instance and the check that has its ID.
 type Instance struct {
 	Service
@@ -86,6 +93,7 @@ func (a *Agent) dropChecks(of serviceID) {
 }
 
 type agentService struct {
+	Kind                 string `json:",omitempty"`
 	ID, Service, Address string
 	Tags                 []string
 	Meta                 map[string]string
@@ -95,8 +103,13 @@ type agentService struct {
 }
 
 func (s Service) agent() agentService {
+	kind := ""
+	if strings.HasSuffix(s.ServiceID, sidecarSuffix) {
+		kind = "connect-proxy"
+	}
 	return agentService{
-		ID: s.ServiceID, Service: s.ServiceName, Address: s.ServiceAddress, Tags: s.ServiceTags, Meta: s.ServiceMeta, Port: s.ServicePort,
+		Kind: kind,
+		ID:   s.ServiceID, Service: s.ServiceName, Address: s.ServiceAddress, Tags: s.ServiceTags, Meta: s.ServiceMeta, Port: s.ServicePort,
 		Weights: s.ServiceWeights, EnableTagOverride: s.ServiceEnableTagOverride,
 	}
 }
@@ -111,16 +124,15 @@ func (s agentService) on(node, address string) Service {
 // lookupHealth returns the instances of a service with node and checks.
 func (a *Agent) lookupHealth(name string, f Fault) find {
 	found := a.lookupService(name, f)
-	type node struct{ Node, Address string }
 	type entry struct {
-		Node    node
+		Node    Node
 		Service agentService
 		Checks  []Check
 	}
 	entries := []entry{}
 	if list, ok := found.body.([]Service); ok {
 		for _, s := range list {
-			e := entry{Node: node{s.Node, s.Address}, Service: s.agent(), Checks: []Check{}}
+			e := entry{Node: Node{s.Node, s.Address, a.nodes[s.Node].Meta}, Service: s.agent(), Checks: []Check{}}
 			for key, c := range a.checks {
 				if key.node == s.Node && c.ServiceID == s.ServiceID {
 					e.Checks = append(e.Checks, a.check(key))
@@ -138,7 +150,7 @@ type op struct {
 	KV   *struct{ Verb, Key, Session string }
 	Node *struct {
 		Verb string
-		Node struct{ Node, Address string }
+		Node Node
 	}
 	Service *struct {
 		Verb, Node string
@@ -182,24 +194,26 @@ func (a *Agent) commit(req *http.Request, ops []op) *http.Response {
 			return refuse(i, "failed session check for key "+strconv.Quote(o.KV.Key))
 		case o.Node != nil:
 			known[o.Node.Node.Node] = true
-		case o.Service != nil && a.nodes[o.Service.Node] == "" && !known[o.Service.Node]:
+		case o.Service != nil && a.nodes[o.Service.Node].Node == "" && !known[o.Service.Node]:
 			return refuse(i, "Missing node registration")
 		}
 	}
 	for _, o := range ops {
 		switch {
 		case o.Node != nil:
-			a.nodes[o.Node.Node.Node] = o.Node.Node.Address
+			a.nodes[o.Node.Node.Node] = o.Node.Node
 		case o.Service != nil && o.Service.Verb == "delete":
 			a.deregister(o.Service.Node, o.Service.Service.ID)
 		case o.Service != nil:
-			a.register(o.Service.Service.on(o.Service.Node, a.nodes[o.Service.Node]))
+			a.register(o.Service.Service.on(o.Service.Node, a.nodes[o.Service.Node].Address))
 		case o.Check != nil:
 			a.setCheck(o.Check.Check)
 		}
 	}
 	return respond(req, http.StatusOK, []byte(`{"Results":[],"Errors":null}`), http.Header{})
 }
+
+const sidecarSuffix = "-sidecar-proxy"
 
 // agentCommand serves the agent's own services and checks.
 func (a *Agent) agentCommand(req *http.Request, r Request) *http.Response {
@@ -214,6 +228,9 @@ func (a *Agent) agentCommand(req *http.Request, r Request) *http.Response {
 	if path == "service/register" {
 		return a.registerOwn(req, r)
 	}
+	if path == "services" {
+		return a.ok(req, a.ownServices())
+	}
 	if path == "checks" {
 		out := map[string]Check{}
 		for key := range a.checks {
@@ -225,7 +242,11 @@ func (a *Agent) agentCommand(req *http.Request, r Request) *http.Response {
 	}
 	if key, ok := id("service/deregister/"); ok {
 		a.deregister(key.node, key.id)
+		a.deregister(key.node, key.id+sidecarSuffix)
 		return a.ok(req, nil)
+	}
+	if key, ok := id("service/maintenance/"); ok {
+		return a.maintain(req, key, r.Query.Get("enable") == "true")
 	}
 	if key, ok := id("check/update/"); ok {
 		c, there := a.checks[key]
@@ -245,6 +266,26 @@ func (a *Agent) agentCommand(req *http.Request, r Request) *http.Response {
 		return missing("service ID: " + key.id)
 	}
 	return a.ok(req, s.agent())
+}
+
+// ownServices are the agent's own, by ID.
+func (a *Agent) ownServices() map[string]agentService {
+	out := map[string]agentService{}
+	for key, s := range a.services {
+		if key.node == AgentNode {
+			out[key.id] = s.agent()
+		}
+	}
+	return out
+}
+
+// maintain sets or removes the check of a service's maintenance.
+func (a *Agent) maintain(req *http.Request, of serviceID, on bool) *http.Response {
+	check := serviceID{of.node, "_service_maintenance:" + of.id}
+	if delete(a.checks, check); on {
+		a.setCheck(Check{Node: of.node, CheckID: check.id, Status: "critical", ServiceID: of.id, ServiceName: a.services[of].ServiceName})
+	}
+	return a.ok(req, nil)
 }
 
 // registerOwn registers a service of the agent's own, with one check and perhaps
@@ -267,12 +308,15 @@ func (a *Agent) registerOwn(req *http.Request, r Request) *http.Response {
 	d.Service = d.Name
 	s := d.on(AgentNode, "127.0.0.1")
 	a.register(s)
+	if r.Query.Has("replace-existing-checks") {
+		a.dropChecks(serviceID{AgentNode, d.ID})
+	}
 	a.setCheck(Check{
 		Node: AgentNode, CheckID: d.Check.CheckID, Name: d.Check.Name, Notes: d.Check.Notes, Status: d.Check.Status,
 		ServiceID: d.ID, ServiceName: d.Name, TTL: ttl, Fed: time.Now(),
 	})
 	if d.Connect != nil && d.Connect.SidecarService != nil {
-		s.ServiceID, s.ServiceName = d.ID+"-sidecar-proxy", d.Name+"-sidecar-proxy"
+		s.ServiceID, s.ServiceName = d.ID+sidecarSuffix, d.Name+sidecarSuffix
 		a.register(s)
 	}
 	return a.ok(req, nil)

@@ -37,7 +37,7 @@ type Agent struct {
 
 	services map[serviceID]Service
 	checks   map[serviceID]Check // by node and ID of the check
-	nodes    map[string]string   // addresses of external nodes
+	nodes    map[string]Node     // that were registered as such
 	catalog  catalogIndexes
 }
 
@@ -55,7 +55,7 @@ func New() *Agent {
 	return &Agent{
 		index: 10, pairs: map[string]Pair{}, graves: map[string]uint64{}, sessions: map[string]Session{},
 		changed: make(chan struct{}), down: make(chan struct{}),
-		services: map[serviceID]Service{}, checks: map[serviceID]Check{}, nodes: map[string]string{}, catalog: catalogIndexes{of: map[string]uint64{}},
+		services: map[serviceID]Service{}, checks: map[serviceID]Check{}, nodes: map[string]Node{}, catalog: catalogIndexes{of: map[string]uint64{}},
 	}
 }
 

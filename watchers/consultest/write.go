@@ -27,6 +27,8 @@ func (a *Agent) command(req *http.Request, r Request) *http.Response {
 		return a.touchSession(req, strings.TrimPrefix(r.Path, "/session/"))
 	case r.Path == "/catalog/register" || r.Path == "/catalog/deregister":
 		return a.catalogCommand(req, r)
+	case strings.HasPrefix(r.Path, "/catalog/node-services/"):
+		return a.nodeServices(req, strings.TrimPrefix(r.Path, "/catalog/node-services/"))
 	case strings.HasPrefix(r.Path, "/agent/"):
 		return a.agentCommand(req, r)
 	case r.Path == "/status/leader":
