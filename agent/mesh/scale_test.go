@@ -32,8 +32,17 @@ func TestRequestsOfMany(t *testing.T) {
 			time.Sleep(round)
 			synctest.Wait()
 			before := len(r.consul.Requests())
-			time.Sleep(round)
-			synctest.Wait()
+			const window = 10 * time.Second
+			most := 0
+			for last, end := before, r.now().Mono.Add(round); r.now().Mono < end; {
+				time.Sleep(window)
+				synctest.Wait()
+				count := len(r.consul.Requests())
+				most, last = max(most, count-last), count
+			}
+			if perSecond := float64(most) / window.Seconds(); perSecond > 6 {
+				t.Errorf("%d clusters: up to %.1f requests a second in %s, want them spread", n, perSecond, window)
+			}
 			rate := float64(len(r.consul.Requests())-before) / round.Seconds()
 			if t.Logf("%d clusters: %.2f requests a second", n, rate); rate > 2.5 || rate < 1.9 {
 				t.Errorf("%d clusters cost %.2f requests a second, want about two", n, rate)

@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"errors"
+	"hash/fnv"
 	"log/slog"
 	"maps"
 	"slices"
@@ -42,7 +43,7 @@ type station struct {
 
 	standing map[string]Registration // what stands, as read or written last
 	known    bool                    // standing need not be read anew first
-	readAt   topology.Mono
+	readDue  topology.Mono
 	fedAt    topology.Mono
 	retryAt  topology.Mono
 	written  map[string]Registration // by this agent, since it publishes; nil: nothing
@@ -221,7 +222,7 @@ func (s *station) ask(ctx context.Context, doing string, f func(context.Context)
 
 // look reads what stands, when that is due.
 func (s *station) look(ctx context.Context, now topology.Mono) error {
-	if s.known && now.Sub(s.readAt) < s.store.every() {
+	if s.known && now < s.readDue {
 		return nil
 	}
 	return s.ask(ctx, "read the instances", func(ctx context.Context) error {
@@ -229,10 +230,21 @@ func (s *station) look(ctx context.Context, now topology.Mono) error {
 		if err != nil {
 			return err
 		}
-		s.standing, s.known, s.readAt, s.twice = standing, true, now, warning
+		s.standing, s.known, s.readDue, s.twice = standing, true, s.nextRead(now), warning
 		s.compare()
 		return nil
 	})
+}
+
+// nextRead is when what stands is read again: each cluster has a moment of its own in
+// the period, so that many that were published together, or waited for Consul
+// together, are not read together ever after.
+func (s *station) nextRead(now topology.Mono) topology.Mono {
+	every := s.store.every()
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(s.cluster))
+	phase := time.Duration(h.Sum64() % uint64(every))
+	return now.Add(every - (time.Duration(now)+phase)%every)
 }
 
 // tidy has what the other mode has left removed, while it is known what is to stand.
