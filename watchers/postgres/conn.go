@@ -27,20 +27,25 @@ type conns struct {
 	heard func() // called when a connection that was given up hears something
 	done  sync.WaitGroup
 
-	mu   sync.Mutex
-	open map[*conn]struct{}
+	mu     sync.Mutex
+	open   map[*conn]struct{}
+	parted bool // no socket joins any more
 }
 
 func newConns(heard func()) *conns {
 	return &conns{heard: heard, open: make(map[*conn]struct{})}
 }
 
-// add takes a fresh socket into the set.
+// add takes a fresh socket into the set, nil when the set has parted: a driver may
+// still dial after a login that failed.
 func (s *conns) add(c net.Conn) *conn {
 	k := &conn{Conn: c, set: s}
-	s.done.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.parted {
+		return nil
+	}
+	s.done.Add(1)
 	s.open[k] = struct{}{}
 	return k
 }
@@ -68,6 +73,9 @@ func (s *conns) count() int {
 // part waits until the servers have closed what we have ended, at most partFor,
 // and then closes every socket.
 func (s *conns) part() {
+	s.mu.Lock()
+	s.parted = true
+	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() { s.done.Wait(); close(done) }()
 	s.closeAll(true)

@@ -90,6 +90,10 @@ func (l *link) dial(ctx context.Context, network, address string) (net.Conn, err
 		return nil, err
 	}
 	k := l.door.conns.add(c)
+	if k == nil {
+		_ = c.Close()
+		return nil, errNoCancel
+	}
 	l.conn.Store(k)
 	return k, nil
 }
