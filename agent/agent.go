@@ -81,6 +81,7 @@ type Agent struct {
 	haproxy atomic.Pointer[runtimeapi.Pusher] // nil while no HAProxy is told
 	// bouncers is nil while no PgBouncer is spoken to.
 	bouncers atomic.Pointer[pgbouncer.Control]
+	led      sync.Map // where the databases of a PgBouncer lead by its template, by name
 	// templates is nil while no file is kept.
 	templates   atomic.Pointer[apply.Applier]
 	switchovers *switchover.Runner

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,7 +19,8 @@ import (
 
 // commandAuthority is a command of the operator's own. It gets no secret.
 func commandAuthority(cl config.Cluster) switchover.Authority {
-	return switchover.Authority{Name: "the command " + cl.Switchover.Command[0], Switch: func(ctx context.Context, from, to string) error {
+	needsTo := slices.ContainsFunc(cl.Switchover.Command, func(arg string) bool { return strings.Contains(arg, config.PlaceholderTo) })
+	return switchover.Authority{Name: "the command " + cl.Switchover.Command[0], RunsOn: true, NeedsTo: needsTo, Switch: func(ctx context.Context, from, to string) error {
 		fill := strings.NewReplacer(config.PlaceholderCluster, cl.Name, config.PlaceholderFrom, from, config.PlaceholderTo, to)
 		args := make([]string, len(cl.Switchover.Command))
 		for i, a := range cl.Switchover.Command {

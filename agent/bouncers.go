@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/pgbouncer"
@@ -24,7 +26,7 @@ func madeOfBouncers(cfg *config.Config) any {
 	var more []string
 	for _, b := range cfg.PgBouncers {
 		for _, d := range b.Databases {
-			more = append(more, fmt.Sprint(d.Name, cfg.Mode(d.Pool), templated(cfg, b.Name)))
+			more = append(more, fmt.Sprint(d.Name, cfg.Mode(d.Pool), templated(cfg, b.Name), bouncerFileOf(cfg, b.Name)))
 		}
 	}
 	return []any{cfg.PgBouncers, more}
@@ -35,12 +37,22 @@ func templated(cfg *config.Config, bouncer string) bool {
 	return slices.ContainsFunc(cfg.Templates, func(t config.Template) bool { return t.PgBouncer == bouncer })
 }
 
+// bouncerFileOf is the file that a template writes for a PgBouncer, "" for none.
+func bouncerFileOf(cfg *config.Config, bouncer string) string {
+	for _, t := range cfg.Templates {
+		if i := slices.IndexFunc(t.Files, config.File.IsPgBouncer); t.PgBouncer == bouncer && i >= 0 {
+			return t.Files[i].Destination
+		}
+	}
+	return ""
+}
+
 func (a *Agent) buildBouncers(cfg *config.Config) (*part, error) {
 	log := a.log.With("component", partBouncers)
 	o := pgbouncer.Options{Views: &a.views, Now: a.now, Path: filepath.Join(a.store.dir, bouncerFile), Settled: a.settled, Logger: log}
 	for _, b := range cfg.PgBouncers {
 		one := pgbouncer.Bouncer{
-			Name: b.Name, Timeout: b.Timeout, Templated: templated(cfg, b.Name),
+			Name: b.Name, Timeout: b.Timeout, Templated: templated(cfg, b.Name), File: bouncerFileOf(cfg, b.Name),
 			Login: pgbouncer.Login{Address: string(b.Address), User: b.User, PlainToo: b.SSLMode == config.SSLPrefer},
 		}
 		if b.PasswordFile != "" {
@@ -49,6 +61,9 @@ func (a *Agent) buildBouncers(cfg *config.Config) (*part, error) {
 				return nil, fmt.Errorf("password of PgBouncer %s: %w", b.Name, err)
 			}
 			one.Password = r.get
+		}
+		if leads, ok := a.led.Load(b.Name); ok && one.Templated {
+			one.Leads = leads.(map[string]string) //nolint:forcetypeassert // turnPgBouncer alone stores
 		}
 		var err error
 		if one.TLS, err = tlsFor(config.Postgres{SSLMode: b.SSLMode, SSLRootCert: b.SSLRootCert}, log); err != nil {
@@ -73,7 +88,7 @@ func (a *Agent) buildBouncers(cfg *config.Config) (*part, error) {
 func bouncerSinks(all []pgbouncer.Status) (out []status.Sink) {
 	for _, s := range all {
 		sink := status.Sink{
-			Name: partBouncers + " " + s.Bouncer, State: status.SinkOK, Since: s.Since, Counters: s.Counters,
+			Name: strings.TrimSpace(partBouncers + " " + s.Bouncer), State: status.SinkOK, Since: s.Since, Detail: bouncerDetail(s), Counters: s.Counters,
 			Gauges: map[string]uint64{
 				"paused": uint64(len(s.Paused)), "paused_elsewhere": uint64(len(s.PausedElsewhere)), "disabled": uint64(len(s.Disabled)),
 				"servers_leaving": uint64(s.Leaving),
@@ -87,12 +102,33 @@ func bouncerSinks(all []pgbouncer.Status) (out []status.Sink) {
 	return out
 }
 
+// bouncerDetail says where databases lead now, and which take no clients or have them
+// wait; "" while PgBouncer cannot be asked.
+func bouncerDetail(s pgbouncer.Status) string {
+	var all []string
+	for _, d := range s.Leads {
+		text := d.Name + " leads to " + d.Host + ":" + d.Port
+		switch {
+		case slices.Contains(s.Paused, d.Name):
+			text += " (paused by pgsteer)"
+		case d.Paused:
+			text += " (paused, not by pgsteer)"
+		}
+		if d.Disabled {
+			text += " (disabled: no new clients)"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}
+
 // turnPgBouncer reloads a PgBouncer for a template, see pgbouncer.
 func (a *Agent) turnPgBouncer(ctx context.Context, name string, leads map[string]string) error {
 	c := a.bouncers.Load()
 	if c == nil {
 		return errors.New("no PgBouncer is spoken to at this moment")
 	}
+	a.led.Store(name, maps.Clone(leads))
 	return c.Reload(ctx, name, leads)
 }
 

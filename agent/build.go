@@ -73,9 +73,8 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 	if o := haproxyOptions(cfg); len(o.Sockets)+len(o.Masters) > 0 {
 		add(partRuntime, o, func() (*part, error) { return a.buildRuntime(o) })
 	}
-	if len(cfg.PgBouncers) > 0 {
-		add(partBouncers, madeOfBouncers(cfg), func() (*part, error) { return a.buildBouncers(cfg) })
-	}
+	// Also without any: something may have been left paused at one of before.
+	add(partBouncers, madeOfBouncers(cfg), func() (*part, error) { return a.buildBouncers(cfg) })
 	groups, err := Groups(cfg)
 	if err != nil {
 		return nil, err
@@ -179,7 +178,7 @@ func (a *Agent) served(name string, address config.ListenAddress, serve func(con
 	if err != nil {
 		return nil, err
 	}
-	return &part{listen: l, run: func(ctx context.Context) error { return serve(ctx, l) }}, nil
+	return &part{listen: l, bound: string(address), run: func(ctx context.Context) error { return serve(ctx, l) }}, nil
 }
 
 // buildAgentCheck makes the port that answers for every server, or with bound one

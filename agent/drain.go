@@ -15,10 +15,13 @@ import (
 
 // openDrains reads what this agent had under way.
 func (a *Agent) openDrains(dir string) *drain.Runner {
-	host, _ := os.Hostname() // without a name the report says less
+	by, _ := os.Hostname() // without a name the report says less
+	if whole, err := filepath.Abs(dir); err == nil {
+		by += " (" + whole + ")" // a host may have several agents
+	}
 	return drain.Open(drain.Options{
-		Path: filepath.Join(dir, "drains.json"), Read: config.ReadFile, Now: a.o.Clock, By: host,
-		Records: a.book.Set, Judged: a.judged, Setup: a.drainSetup, Logger: a.log.With("component", "drain"),
+		Path: filepath.Join(dir, "drains.json"), Read: config.ReadFile, Now: a.o.Clock, By: by,
+		Records: a.book.Set, Confirm: a.book.Confirm, Judged: a.judged, Setup: a.drainSetup, Logger: a.log.With("component", "drain"),
 	})
 }
 

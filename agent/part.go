@@ -28,6 +28,7 @@ type part struct {
 	// made identifies what the part was made of; another value needs another part.
 	made   string
 	listen net.Listener                // nil for a part that listens nowhere
+	bound  string                      // the address of listen, as it was asked for
 	begin  func()                      // nil, or what must happen right before the start
 	run    func(context.Context) error // returns nil when the context ends, else it is a fault
 	status func() []status.Sink        // nil, or how the part fares
@@ -113,9 +114,14 @@ const (
 	bindEvery    = 20 * time.Millisecond
 )
 
-// bind opens a part's listener. A running part may be in the way, as 127.0.0.1
-// is for every interface.
+// bind opens a part's listener. One that takes the place of a running part at the
+// same address, as with other files of TLS, gets the socket of that: it would be in
+// the way, and whoever connects meanwhile is not refused. Another running part may be
+// in the way too, as 127.0.0.1 is for every interface.
 func (a *Agent) bind(name, address string) (net.Listener, error) {
+	if old := a.parts[name]; old != nil && old.listen != nil && old.bound == address {
+		return shared(name, old.listen)
+	}
 	conf := new(net.ListenConfig)
 	if strings.HasPrefix(name, partAgentCheck) {
 		conf = agentcheck.ListenConfig()
@@ -137,6 +143,25 @@ func (a *Agent) bind(name, address string) (net.Listener, error) {
 		}
 	}
 	return nil, fmt.Errorf("%s cannot listen on %s%s: %w", name, address, setBy(name), err)
+}
+
+// shared is another listener on the socket of one. Each is closed by itself, and the
+// socket with the last of them.
+func shared(name string, l net.Listener) (net.Listener, error) {
+	tcp, ok := l.(*net.TCPListener)
+	if !ok {
+		return nil, fmt.Errorf("%s cannot take over its socket at %s: it is no TCP socket", name, l.Addr())
+	}
+	f, err := tcp.File()
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot take over its socket at %s: %w", name, l.Addr(), err)
+	}
+	defer func() { _ = f.Close() }()
+	other, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot take over its socket at %s: %w", name, l.Addr(), err)
+	}
+	return other, nil
 }
 
 // setBy names the key that has a listener's address, for those called otherwise.

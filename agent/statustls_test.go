@@ -165,6 +165,56 @@ func TestRolesByCertificate(t *testing.T) {
 	}
 }
 
+// Other files of a listener's TLS are taken over by a reload at the same address, where
+// the running listener would be in the way; a file that cannot be used changes nothing.
+func TestOtherFilesOfTLSAtTheSameAddress(t *testing.T) {
+	n1, n2 := newNode(t, primary), newNode(t, replica)
+	r := newRig(t)
+	server, first, second := newAuthority(t, "server"), newAuthority(t, "first"), newAuthority(t, "second")
+	server.certificate(r.dir)
+	r.file("first.pem", first.pem())
+	r.file("second.pem", second.pem())
+	r.file("none.pem", "no certificate")
+	write := func(ca string) {
+		secure := "{address: \"127.0.0.1:0\", cert_file: cert.pem, key_file: key.pem, client_ca_file: " + ca + "}"
+		r.write(base, "local: main/n1\n", strings.TrimSuffix(listen(), "}\n"), ", status_tls: ", secure, ", health_tls: ", secure, "}\n",
+			"maintenance: {admin_names: [ann]}\n", "clusters:\n", clusterText("main", n1, n2))
+	}
+	write("first.pem")
+	r.up()
+	r.settled("main", "n1", "n2")
+	before := map[string]string{partStatusTLS: r.addr(partStatusTLS), partHealthTLS: r.addr(partHealthTLS)}
+	trusts := func(yes, no *authority) {
+		t.Helper()
+		for part, at := range before {
+			if got := r.addr(part); got != at {
+				t.Errorf("%s moved from %s to %s", part, at, got)
+			}
+			for a, good := range map[*authority]bool{yes: true, no: false} {
+				o := r.operator("ann", server, a.person("ann", nil))
+				res, err := o.client.Get("https://" + at + "/")
+				if err == nil {
+					_ = res.Body.Close()
+				}
+				if (err == nil) != good {
+					t.Errorf("%s: a certificate by %s: %v, want good %t", part, a.cert.Subject, err, good)
+				}
+			}
+		}
+	}
+	trusts(first, second)
+	write("none.pem")
+	if err := r.reload(); err == nil || !strings.Contains(err.Error(), "none.pem") {
+		t.Errorf("a file that cannot be used: %v", err)
+	}
+	trusts(first, second)
+	write("second.pem")
+	if err := r.reload(); err != nil {
+		t.Fatal(err)
+	}
+	trusts(second, first)
+}
+
 // A connection may outlive the certificate by which it was let in.
 func TestACertificateEndsOnAnOpenConnection(t *testing.T) {
 	n1, n2 := newNode(t, primary), newNode(t, replica)

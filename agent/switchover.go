@@ -17,7 +17,7 @@ import (
 // newSwitchovers makes the runner of planned switchovers.
 func (a *Agent) newSwitchovers() *switchover.Runner {
 	return switchover.New(switchover.Options{
-		Views: &a.views, Now: a.now, Authority: a.switchAuthority, Hold: a.hold, Ready: a.leadsClients, Settled: a.settled,
+		Views: &a.views, Now: a.now, Known: a.knownCluster, Authority: a.switchAuthority, Hold: a.hold, Ready: a.leadsClients, Settled: a.settled,
 		Limits: func(cluster string) (time.Duration, time.Duration) {
 			cl, _ := a.cfg.Load().Cluster(cluster)
 			return cl.Switchover.Limit, cl.Switchover.Timeout
@@ -31,10 +31,12 @@ func (a *Agent) newSwitchovers() *switchover.Runner {
 func (a *Agent) withSwitchovers(s *admin.Server) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", s)
-	mux.Handle("POST /admin/switchover/{cluster}", s.Guarded(func(w http.ResponseWriter, r *http.Request, by admin.Caller) {
+	cluster := func(r *http.Request) string { return r.PathValue("cluster") }
+	bouncer := func(r *http.Request) string { return r.PathValue("bouncer") + "/" + r.PathValue("action") }
+	mux.Handle("POST /admin/switchover/{cluster}", s.Guarded("switchover", cluster, func(w http.ResponseWriter, r *http.Request, by admin.Caller) {
 		a.switchovers.Serve(w, r, "token", by.Name, "by", by.From)
 	}))
-	mux.Handle("POST /admin/pgbouncer/{bouncer}/{action}", s.Guarded(func(w http.ResponseWriter, r *http.Request, by admin.Caller) {
+	mux.Handle("POST /admin/pgbouncer/{bouncer}/{action}", s.Guarded("order to PgBouncer", bouncer, func(w http.ResponseWriter, r *http.Request, by admin.Caller) {
 		if c := a.bouncers.Load(); c != nil {
 			c.Serve(w, r, "token", by.Name, "by", by.From)
 			return
@@ -42,6 +44,15 @@ func (a *Agent) withSwitchovers(s *admin.Server) http.Handler {
 		http.Error(w, `{"error":"no PgBouncer is configured"}`, http.StatusNotFound)
 	}))
 	return mux
+}
+
+// knownCluster says which clusters there are instead of one.
+func (a *Agent) knownCluster(name string) error {
+	cfg := a.cfg.Load()
+	if _, ok := cfg.Cluster(name); !ok {
+		return fmt.Errorf("there is no such cluster: %s", config.UnknownWord(name, cfg.ClusterNames()))
+	}
+	return nil
 }
 
 // hold pauses the PgBouncers of a cluster; without any there is nothing to pause.
@@ -54,7 +65,13 @@ func (a *Agent) hold(ctx context.Context, cluster string) (switchover.Held, erro
 	if err != nil {
 		return switchover.Held{}, err
 	}
-	return switchover.Held{Paused: h.Paused, Left: h.Left, Open: h.Open, Release: h.Release}, nil
+	early := func() (all []switchover.Early) {
+		for _, e := range h.Early() {
+			all = append(all, switchover.Early(e))
+		}
+		return all
+	}
+	return switchover.Held{Paused: h.Paused, Left: h.Left, Open: h.Open, Release: h.Release, Early: early}, nil
 }
 
 // roleGroups are the templates that name the writer of a cluster, with their status.
@@ -73,9 +90,6 @@ func (a *Agent) roleGroups(cluster string) (all []apply.Status) {
 // leadsClients says what keeps clients from being led to a new writer.
 func (a *Agent) leadsClients(cluster string) error {
 	cfg := a.cfg.Load()
-	if _, ok := cfg.Cluster(cluster); !ok {
-		return fmt.Errorf("there is no cluster %s", cluster)
-	}
 	for _, s := range a.roleGroups(cluster) {
 		if s.State != apply.StateApplied {
 			return fmt.Errorf("template %s, by which clients are led to the writer, is %s: %s", s.Group, s.State, s.Error)
@@ -133,10 +147,7 @@ func (a *Agent) unsettled(cluster string, generation uint64) string {
 
 // switchAuthority is who is asked to switch a cluster over.
 func (a *Agent) switchAuthority(cluster string) (switchover.Authority, error) {
-	cl, ok := a.cfg.Load().Cluster(cluster)
-	if !ok {
-		return switchover.Authority{}, fmt.Errorf("there is no cluster %s", cluster)
-	}
+	cl, _ := a.cfg.Load().Cluster(cluster)
 	switch {
 	case len(cl.Switchover.Command) > 0:
 		return commandAuthority(cl), nil

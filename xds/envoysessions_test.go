@@ -78,7 +78,9 @@ func TestEnvoyCheckedClusterIsHeld(t *testing.T) {
 	other := c.settings
 	other.ConnectTimeout = 2 * time.Second
 	c.rig.server.Reconfigure(other)
-	until(t, "the cluster is held", func() bool { return slices.Equal(c.rig.server.Status().HeldClusters, []string{"main/primary", "main/replica"}) })
+	until(t, "the cluster is held", func() bool {
+		return slices.Equal(c.rig.server.Status().HeldClusters, []string{"main/primary", "main/replica"})
+	})
 	held = append(held, c.reach("n1"))
 	c.decide("", down, up)
 	c.cut(held, time.Now())

@@ -65,11 +65,11 @@ func New(o Options) *Server {
 	}
 	s := &Server{o: o, mux: http.NewServeMux(), callers: make(map[string]*rate.Limiter)}
 	for _, path := range []string{"/admin/maintenance", "/admin/maintenance/{cluster}", "/admin/maintenance/{cluster}/{node}"} {
-		s.mux.Handle("GET "+path, s.guarded(viewer, s.show))
-		s.mux.Handle("POST "+path, s.guarded(admin, s.enter))
-		s.mux.Handle("DELETE "+path, s.guarded(admin, s.leave))
+		s.mux.Handle("GET "+path, s.guarded(viewer, ofMaintenance, s.show))
+		s.mux.Handle("POST "+path, s.guarded(admin, ofMaintenance, s.enter))
+		s.mux.Handle("DELETE "+path, s.guarded(admin, ofMaintenance, s.leave))
 	}
-	s.mux.Handle("GET /api/v1/maintenance", s.guarded(viewer, s.list))
+	s.mux.Handle("GET /api/v1/maintenance", s.guarded(viewer, ofMaintenance, s.list))
 	return s
 }
 
@@ -83,8 +83,16 @@ type call struct {
 	from   string
 }
 
+// subject is what calls are about, for the log: the message of its line, and the target.
+type subject struct {
+	message string
+	target  func(*http.Request) string
+}
+
+var ofMaintenance = subject{"maintenance", func(r *http.Request) string { return target(r).String() }}
+
 // guarded lets those through who have a role, and no more often than they may.
-func (s *Server) guarded(needs role, serve func(http.ResponseWriter, call)) http.Handler {
+func (s *Server) guarded(needs role, about subject, serve func(http.ResponseWriter, call)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := origin(r)
 		if !s.admit(from) {
@@ -107,7 +115,7 @@ func (s *Server) guarded(needs role, serve func(http.ResponseWriter, call)) http
 			fail(w, http.StatusForbidden, "this "+c.caller.by+" may look and change nothing: an admin's is needed")
 		}
 		if needs == admin {
-			s.audit(c, "refused: no right", target(r))
+			s.write(c, about.message, "refused: no right", about.target(r))
 		}
 	})
 }
@@ -136,12 +144,17 @@ func (s *Server) admit(from string) bool {
 
 // audit writes the one line of a change.
 func (s *Server) audit(c call, what string, t maintenance.Target, more ...any) {
+	s.write(c, ofMaintenance.message, what, t.String(), more...)
+}
+
+// write writes a line of the log for those who audit.
+func (s *Server) write(c call, message, what, target string, more ...any) {
 	level := slog.LevelInfo
 	if c.caller.role < admin {
 		level = slog.LevelWarn
 	}
-	s.o.Logger.Log(context.WithoutCancel(c.Context()), level, "maintenance", append([]any{
-		"audit", what, "target", t.String(), c.caller.by, c.caller.name, "from", c.from,
+	s.o.Logger.Log(context.WithoutCancel(c.Context()), level, message, append([]any{ //nolint:sloglint // a constant of each subject
+		"audit", what, "target", target, c.caller.by, c.caller.name, "from", c.from,
 	}, more...)...)
 }
 

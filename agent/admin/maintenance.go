@@ -64,14 +64,41 @@ const (
 // List is the answer to GET /api/v1/maintenance.
 type List struct {
 	Records []maintenance.Record `json:"records"` // those in effect, by target
+	// Drains are those of the records that this agent does, or did.
+	Drains []Drained `json:"drains,omitempty"`
 	// Trouble is what keeps the store from being used; the records hold anyway.
 	Trouble string `json:"trouble,omitempty"`
+}
+
+// Drained is how far the drain of a record is, without names.
+type Drained struct {
+	maintenance.Target
+	ID    string      `json:"id"`
+	Phase drain.Phase `json:"phase"`
+	Left  int         `json:"left"`
+	Ended int         `json:"ended"`
+}
+
+// Drain returns a drain by its ID; nil: this agent does not do it.
+func (l List) Drain(id string) *Drained {
+	if i := slices.IndexFunc(l.Drains, func(d Drained) bool { return d.ID == id }); i >= 0 {
+		return &l.Drains[i]
+	}
+	return nil
 }
 
 func (s *Server) list(w http.ResponseWriter, _ call) {
 	l := List{Records: s.o.Book.Set().Active(s.o.Book.Now())}
 	if l.Records == nil {
 		l.Records = []maintenance.Record{}
+	}
+	for _, r := range l.Records {
+		if s.o.Drains == nil || r.Sessions.ID == "" {
+			continue
+		}
+		if rep, ok := s.o.Drains.Report(r.Target); ok && rep.ID == r.Sessions.ID {
+			l.Drains = append(l.Drains, Drained{r.Target, rep.ID, rep.Phase, len(rep.Left), len(rep.Ended)})
+		}
 	}
 	if err := s.o.Book.Trouble(); err != nil {
 		l.Trouble = err.Error()

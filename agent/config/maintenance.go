@@ -2,6 +2,7 @@ package config
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -47,6 +48,11 @@ func (m Maintenance) check(s scope) {
 	}
 	if e := m.Sessions; e.User == "" && e.PasswordFile+strings.Join(e.KeepRoles, "") != "" {
 		s.in("sessions").fault("user", "user is missing: without a role that may end sessions nothing beside it has an effect")
+	}
+	for i, role := range m.Sessions.KeepRoles {
+		if strings.TrimSpace(role) == "" {
+			s.in("sessions").in("keep_roles").fault(strconv.Itoa(i), "a role in keep_roles is empty")
+		}
 	}
 }
 

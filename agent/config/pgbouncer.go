@@ -120,6 +120,10 @@ func (c *Config) Mode(r PoolRef) topology.Mode {
 // render's pgbouncerName.
 var plainDatabase = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,63}$`)
 
+// maxConsoleTimeout bounds PgBouncer.Timeout: a console answers at once, and what takes
+// longer is no answer.
+const maxConsoleTimeout = time.Minute
+
 func (c *Config) checkPgBouncers(s scope) {
 	names, addresses := make(map[string]bool), make(map[ConsoleAddress]string)
 	for i, b := range c.PgBouncers {
@@ -143,6 +147,9 @@ func (c *Config) checkPgBouncers(s scope) {
 			in.fault("user", "user is empty")
 		}
 		in.positive("timeout", b.Timeout)
+		if b.Timeout > maxConsoleTimeout {
+			in.fault("timeout", "timeout %s is above %s: whatever waits for a PgBouncer that does not answer waits as long, a switchover among it", b.Timeout, maxConsoleTimeout)
+		}
 		c.checkDatabases(in, b)
 	}
 }

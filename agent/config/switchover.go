@@ -1,6 +1,8 @@
 package config
 
 import (
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -50,6 +52,10 @@ func (w Switchover) check(s scope, c Cluster) {
 	if c.Authority == topology.AuthorityNone && len(w.Command) == 0 && s.written("user") {
 		s.fault("user", "user has no effect with `authority: none`, where only a `command` can switch over")
 	}
+	if len(w.Command) == 0 && s.written("command") {
+		s.fault("command", "command is empty: name the program that switches over, or leave command out, so that the authority is asked")
+	}
+	w.checkProgram(s.in("command"))
 	for i, arg := range w.Command {
 		in, rest := s.in("command"), arg
 		for _, known := range []string{PlaceholderCluster, PlaceholderFrom, PlaceholderTo} {
@@ -61,5 +67,24 @@ func (w Switchover) check(s scope, c Cluster) {
 		if i == 0 && (strings.TrimSpace(arg) == "" || strings.Contains(arg, "{{")) {
 			in.fault("0", "the first argument is the command itself, a name or a path")
 		}
+	}
+}
+
+// checkProgram: what a command names must be a program, since the first that is known
+// of another one is an outage. Commands run in the folder /.
+func (w Switchover) checkProgram(s scope) {
+	if len(w.Command) == 0 || strings.TrimSpace(w.Command[0]) == "" || strings.Contains(w.Command[0], "{{") {
+		return
+	}
+	program := w.Command[0]
+	if strings.Contains(program, "/") && !filepath.IsAbs(program) {
+		s.fault("0", "%s is relative, and commands run in the folder /: give the whole path", quote(program))
+		return
+	}
+	if !s.d.open {
+		return
+	}
+	if _, err := exec.LookPath(program); err != nil {
+		s.fault("0", "%s must be a program that can be run: %v", quote(program), err)
 	}
 }

@@ -6,7 +6,8 @@
 // session, nor after the maintenance has ended. Before the deadline a session ends
 // only between two transactions, and only if that was asked for. Nobody is ended at
 // a server that is not the one that was taken out, which is looked at in the same
-// session and once more in the statement that ends. Whoever is told to end stands in
+// session and once more in the statement that ends. Nor is anybody ended by what
+// other agents may have changed meanwhile: a shared store is read right before. Whoever is told to end stands in
 // the report, also when the agent dies in between; each is counted once. One agent
 // does it: the one that was asked, also after its restart. Replication, background
 // workers, superusers, roles to be kept and pgsteer itself are never touched. No
@@ -48,7 +49,7 @@ type Setup struct {
 	Own func(cluster string) []string
 }
 
-// Options configures a Runner. All but Write and Logger are required.
+// Options configures a Runner. All but Confirm, Write and Logger are required.
 type Options struct {
 	// Path is the file with what this agent has under way.
 	Path string
@@ -58,6 +59,9 @@ type Options struct {
 	Now   func() time.Time
 	// Records are what is out now.
 	Records func() maintenance.Set
+	// Confirm makes Records what the store that all agents share says at this moment,
+	// or says why that is not known: then nobody is ended. nil: nobody shares records.
+	Confirm func(ctx context.Context) error
 	// Judged is a node as it was judged last, or why that is not known.
 	Judged func(cluster, node string) (Judged, error)
 	// Setup may change at any time.
@@ -93,6 +97,9 @@ type drain struct {
 func Open(o Options) *Runner {
 	if o.Write == nil {
 		o.Write = statefile.Write
+	}
+	if o.Confirm == nil {
+		o.Confirm = func(context.Context) error { return nil }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -181,6 +188,7 @@ func (r *Runner) Prepare(ctx context.Context, t maintenance.Target, want mainten
 		return want, err
 	}
 	s.Close()
+	id.Run = s.run
 	want.ID, want.By = rand.Text(), r.o.By
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,6 +222,9 @@ func (r *Runner) enter(ctx context.Context, id Identity, j Judged) (server, erro
 	var rights Rights
 	if err == nil {
 		rights, err = s.rights(ctx)
+	}
+	if err == nil {
+		s.run, err = s.Ask(ctx, runQuery)
 	}
 	var p topology.Probe
 	if err == nil {

@@ -36,13 +36,14 @@ var n2 = maintenance.Target{Cluster: "main", Node: "n2"}
 
 // site is a real cluster that tests share, one after another.
 type site struct {
+	lab     *lab.Lab
 	cluster *lab.Cluster
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
 	l := labtest.ForTest(t, lab.NeedPostgres)
-	c, err := l.Cluster(t.Context(), lab.ClusterOptions{Nodes: 2})
+	c, err := l.Cluster(t.Context(), lab.ClusterOptions{Nodes: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &site{cluster: c}
+	return &site{l, c}
 }
 
 // rig is a Runner on a site, with its records; each test has its own.
@@ -97,7 +98,7 @@ func (r *rig) now() time.Time { return time.Now().Add(time.Duration(r.ahead.Load
 // up starts a Runner, as the agent's start does.
 func (r *rig) up() {
 	r.Runner = Open(Options{
-		Path: filepath.Join(r.dir, "drains.json"), Read: os.ReadFile, Now: r.now, By: "here", Records: r.book.Set,
+		Path: filepath.Join(r.dir, "drains.json"), Read: os.ReadFile, Now: r.now, By: "here", Records: r.book.Set, Confirm: r.book.Confirm,
 		Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Write: func(path string, b []byte) error {
 			r.mu.Lock()

@@ -12,6 +12,10 @@ type Identity struct {
 	Address  topology.Address `json:"address"`
 	SystemID uint64           `json:"system_id,string"`
 	Standby  bool             `json:"standby"`
+	// Run is one run of the server, see runQuery: replicas of a cluster are alike in
+	// all of the above, and an address may come to lead to another one. Empty in the
+	// file of a release that did not write it.
+	Run string `json:"run"`
 }
 
 // Judged is a node as it was judged last.
@@ -62,6 +66,19 @@ func (id Identity) other(j Judged, p topology.Probe) error {
 		return fmt.Errorf("the server at %s is not %s, as %s was when it was taken out", id.Address, role(id.Standby), j.Name)
 	case p.Timeline == 0 || p.Timeline != j.Timeline:
 		return fmt.Errorf("the server at %s is on timeline %d, %s was judged on %d", id.Address, p.Timeline, j.Name, j.Timeline)
+	}
+	return nil
+}
+
+// otherRun says how the run of the server that answers is not the one of before; nil:
+// it is. A restart is another run too: those who were there before it are gone, and
+// nothing tells the same server from another one for sure.
+func (id Identity) otherRun(now string) error {
+	switch {
+	case id.Run == "":
+		return fmt.Errorf("it is not known which server was at %s when it was taken out; to end sessions, start the drain again", id.Address)
+	case id.Run != now:
+		return fmt.Errorf("the server at %s is another one than when it was taken out, or was restarted since; to end sessions there, start the drain again", id.Address)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/maintenance"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/lab"
 )
 
 // otherServer: as soon as the node is not what it was, nobody is ended, whatever is
@@ -57,6 +58,7 @@ func (r *rig) statementItself(busy *pgx.Conn) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	id.Run = srv.run
 	defer srv.Close()
 	left, err := srv.look(r.t.Context())
 	if err != nil {
@@ -74,8 +76,8 @@ func (r *rig) statementItself(busy *pgx.Conn) {
 			r.t.Fatal(err)
 		}
 	}
-	primary, stranger := id, id
-	primary.Standby, stranger.SystemID = false, id.SystemID+1
+	primary, stranger, replica := id, id, id
+	primary.Standby, stranger.SystemID, replica.Run = false, id.SystemID+1, r.run("n3")
 	for name, x := range map[string]struct {
 		id   Identity
 		whom []Client
@@ -83,6 +85,7 @@ func (r *rig) statementItself(busy *pgx.Conn) {
 		same bool
 	}{
 		"a primary": {primary, left, false, false}, "a stranger": {stranger, left, false, false},
+		"another replica":            {replica, left, false, false},
 		"another session of the pid": {id, reborn, false, true}, "one in a transaction as idle": {id, left, true, true},
 		"a superuser": {id, bosses, false, true},
 	} {
@@ -93,6 +96,76 @@ func (r *rig) statementItself(busy *pgx.Conn) {
 	}
 	if got := r.state(busy); got != "" {
 		r.t.Errorf("it sees %q", got)
+	}
+}
+
+// run is the run of a node's server.
+func (r *rig) run(node string) string {
+	j := r.really(node)
+	s, err := r.enter(r.t.Context(), mustIdentity(r, j), j)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s.Close()
+	return s.run
+}
+
+// ledAway: when the node's address comes to lead to another replica of the cluster,
+// which is like the first one in all that a cluster has in common, nobody is ended
+// there; when it leads back the drain goes on.
+func ledAway(r *rig) {
+	link, err := r.site.lab.Link(r.t.Context(), r.node("n2").Addr())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	at, err := topology.ParseAddress(link.Addr())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.change(func() { r.judged.Address = at })
+	right, wrong := r.client("n2", "app", "right"), r.client("n3", "app", "wrong")
+	r.exec(right, "BEGIN")
+	r.begin(2*time.Second, maintenance.Sessions{EndIdle: true, Terminate: true})
+	r.until("a look", func(rep Report) bool { return names(rep.Left) == "right" })
+	link.Lead(r.node("n3").Addr())
+	r.until("the trouble", func(rep Report) bool { return strings.Contains(rep.Trouble, "is another one") })
+	r.until("the deadline to be over", func(rep Report) bool { return r.now().After(rep.Deadline) })
+	r.Wake()
+	r.Settle(n2)
+	if a, b := r.state(right), r.state(wrong); a != "" || b != "" {
+		r.t.Errorf("the right one sees %q, the wrong one %q", a, b)
+	}
+	link.Lead(r.node("n2").Addr())
+	r.Wake()
+	if rep := r.over(); rep.Phase != Done || len(rep.Ended) != 1 || rep.Ended[0].Application != "right" || r.state(wrong) != "" {
+		r.t.Errorf("%+v", rep)
+	}
+}
+
+// anotherRun: after a restart of the server nobody is ended, since nothing tells it
+// from another one for sure; neither is by a file that does not say which it was. A
+// drain that is asked for anew goes on.
+func anotherRun(r *rig) {
+	r.client("n2", "app", "before")
+	r.begin(time.Hour, maintenance.Sessions{Terminate: true})
+	r.until("a look", func(rep Report) bool { return names(rep.Left) == "before" })
+	n := r.node("n2")
+	if err := n.Stop(r.t.Context(), lab.Fast); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := n.Start(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	after := r.client("n2", "app", "after")
+	r.judge("n2")
+	r.Wake()
+	r.until("the trouble", func(rep Report) bool { return strings.Contains(rep.Trouble, "was restarted since") })
+	r.begin(time.Second, maintenance.Sessions{Terminate: true})
+	if rep := r.over(); rep.Phase != Done || endedNames(rep)["after"] != whyDeadline || r.state(after) != "57P01" {
+		r.t.Errorf("%+v", rep)
+	}
+	if err := (Identity{}).otherRun(""); err == nil {
+		r.t.Error("a run that is unknown is the same")
 	}
 }
 

@@ -28,6 +28,13 @@ WHERE a.backend_type = 'client backend' AND a.pid <> pg_backend_pid() AND NOT r.
 // started is when a session began: with the pid it names one session for all time.
 const started = `(extract(epoch FROM a.backend_start) * 1000000)::bigint`
 
+// run names one run of a server: when it was started, in microseconds since 1970, with
+// its port and cluster_name, which cannot change while it runs. Every role may see it.
+const run = `((extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint || ' ' || current_setting('port') || ' ' || current_setting('cluster_name'))`
+
+// runQuery asks for it.
+const runQuery = "SELECT " + run
+
 // lookQuery lists the sessions; it ends nobody.
 const lookQuery = `SELECT coalesce(json_agg(json_build_object(
  'pid', a.pid, 'started_us', ` + started + `, 'user', a.usename, 'application', a.application_name,
@@ -37,12 +44,12 @@ const lookQuery = `SELECT coalesce(json_agg(json_build_object(
  ) ORDER BY a.pid), '[]')` + subject
 
 // endQuery ends those sessions of $3, an array of {pid, started_us}, that are still
-// what they were, if the server is still $4 (its identifier) and $5 (whether it is
-// in recovery). With $6 those alone that have been idle for $7 microseconds. It
-// says who was told to end. What it looks at and whom it ends is one statement, so
+// what they were, if the server is still $4 (its identifier), $5 (whether it is in
+// recovery) and $8 (its run). With $6 those alone that have been idle for $7
+// microseconds. It says who was told to end. What it looks at and whom it ends is one statement, so
 // that no time passes between.
 const endQuery = `WITH here AS MATERIALIZED (
- SELECT system_identifier = $4::bigint AND pg_is_in_recovery() = $5::bool AS same FROM pg_control_system()),
+ SELECT system_identifier = $4::bigint AND pg_is_in_recovery() = $5::bool AND ` + run + ` = $8::text AS same FROM pg_control_system()),
 asked AS MATERIALIZED (SELECT * FROM json_to_recordset($3::json) x(pid int, started_us bigint)),
 found AS MATERIALIZED (SELECT a.pid` + subject + ` AND (SELECT same FROM here)
  AND EXISTS (SELECT FROM asked WHERE asked.pid = a.pid AND asked.started_us = ` + started + `)
@@ -84,6 +91,7 @@ type told struct {
 // server is a session at a node, and whom it never touches.
 type server struct {
 	Session
+	run       string // see runQuery
 	keep, own string // JSON arrays of roles
 }
 
@@ -109,7 +117,7 @@ func (s server) end(ctx context.Context, id Identity, whom []Client, onlyIdle bo
 		return t, err
 	}
 	return t, s.ask(ctx, &t, endQuery, s.keep, s.own, string(list), strconv.FormatInt(int64(id.SystemID), 10), strconv.FormatBool(id.Standby),
-		strconv.FormatBool(onlyIdle), strconv.FormatInt(idleFor.Microseconds(), 10))
+		strconv.FormatBool(onlyIdle), strconv.FormatInt(idleFor.Microseconds(), 10), id.Run)
 }
 
 func (s server) ask(ctx context.Context, into any, sql string, args ...string) error {

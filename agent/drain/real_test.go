@@ -30,10 +30,13 @@ func TestDrain(t *testing.T) {
 		{"killed", killedBetween},
 		{"lost answer", answerLost},
 		{"stopped", stopped},
+		{"stopped elsewhere", stoppedElsewhere},
 		{"settled", settles},
 		{"later", otherWords},
 		{"refused", refused},
 		{"other server", otherServer},
+		{"led away", ledAway},
+		{"another run", anotherRun},
 		{"late", tooLate},
 		{"unwritten", unwritten},
 		{"settling", settling},
@@ -220,7 +223,7 @@ func stopped(r *rig) {
 	if err != nil || names(left) != "idle" {
 		r.t.Fatalf("%v %+v", err, left)
 	}
-	if err := r.Runner.end(r.t.Context(), srv, r.drains[n2], &e, endings{left, whyDeadline}); err != nil || r.state(c) != "" {
+	if err := r.Runner.end(r.t.Context(), srv, r.drains[n2], &e, endings{left, whyDeadline, rep}); err != nil || r.state(c) != "" {
 		r.t.Errorf("the end of the record between look and end: %v, it sees %q", err, r.state(c))
 	}
 }

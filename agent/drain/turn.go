@@ -129,7 +129,14 @@ func (r *Runner) reach(ctx context.Context, d *drain, id Identity) (server, erro
 	if err != nil {
 		return server{}, err
 	}
-	return r.enter(ctx, id, j)
+	s, err := r.enter(ctx, id, j)
+	if err == nil {
+		if err = id.otherRun(s.run); err != nil {
+			s.Close()
+			return server{}, err
+		}
+	}
+	return s, err
 }
 
 // record is that of a target, and whether it holds.
@@ -161,12 +168,6 @@ func (r *Runner) put(d *drain, e entry) {
 	}
 }
 
-func (r *Runner) saved(d *drain, err error) {
-	if err != nil {
-		r.o.Logger.Error("what a drain has done cannot be written down", "target", d.target.String(), "file", r.o.Path, "err", err)
-	}
-}
-
 // work looks at the server once, and ends whom it should.
 func (r *Runner) work(ctx context.Context, d *drain, e *entry) error {
 	if e.Report.Phase != Ending && r.o.Now().Sub(e.Report.Deadline) > lateMost {
@@ -188,12 +189,13 @@ func (r *Runner) work(ctx context.Context, d *drain, e *entry) error {
 		return fmt.Errorf("look at the sessions of %s: %w", d.target, err)
 	}
 	r.account(d, e, left)
+	before := e.Report
 	whom, why := e.choose(r.o.Now())
 	if len(whom) == 0 {
 		e.close(r.o.Now())
 		return nil
 	}
-	return r.end(ctx, s, d, e, endings{whom, why})
+	return r.end(ctx, s, d, e, endings{whom, why, before})
 }
 
 // settled reports whether balancers have had their time, and this agent's decision
@@ -211,8 +213,9 @@ func (r *Runner) settled(d *drain) (bool, error) {
 
 // endings are those to be ended, and why.
 type endings struct {
-	whom []Client
-	why  string
+	whom   []Client
+	why    string
+	before Report // the report if nobody is: the time to end the rest has not begun then
 }
 
 // The reasons for which a session is ended.
@@ -278,22 +281,23 @@ func (r *Runner) account(d *drain, e *entry, left []Client) {
 // end names those to be ended in the file, makes sure that they still are to be, and
 // tells them.
 func (r *Runner) end(ctx context.Context, s server, d *drain, e *entry, x endings) error {
-	before := slices.Clone(e.Doomed)
+	before := entry{Report: x.before, Doomed: slices.Clone(e.Doomed), Server: e.Server}
 	for _, c := range x.whom {
 		if !slices.ContainsFunc(e.Doomed, func(o EndedClient) bool { return o.is(c) }) {
 			e.Doomed = append(e.Doomed, EndedClient{Client: c, At: r.o.Now(), Why: x.why})
 		}
 	}
-	r.mu.Lock()
-	d.now.Doomed = slices.Clone(e.Doomed)
-	err := r.save()
-	r.mu.Unlock()
-	if err != nil {
-		e.Doomed = before
+	if err := r.doom(d, *e); err != nil {
+		*e = before
 		return fmt.Errorf("write down who is to be ended, before it is done: %w", err)
 	}
-	if rec, active := r.record(d.target); !active || rec.Sessions.ID != e.Report.ID {
-		e.Doomed = before
+	err := r.o.Confirm(ctx)
+	if rec, active := r.record(d.target); err != nil || !active || rec.Sessions.ID != e.Report.ID {
+		*e = before
+		r.saved(d, r.doom(d, *e))
+		if err != nil {
+			return fmt.Errorf("make sure that %s is still to be drained: %w; nobody is ended until that is known", d.target, err)
+		}
 		return nil // the next turn says so
 	}
 	t, err := s.end(ctx, e.Server, x.whom, x.why == whyIdle)
@@ -307,9 +311,24 @@ func (r *Runner) end(ctx context.Context, s server, d *drain, e *entry, x ending
 	}
 	e.Doomed = slices.DeleteFunc(e.Doomed, func(c EndedClient) bool { return !c.Told && has(x.whom, c.Client) })
 	if !t.Same {
-		return fmt.Errorf("the server of %s changed its role between two statements", d.target)
+		return fmt.Errorf("the server of %s became another one between two statements, or changed its role", d.target)
 	}
 	return nil
+}
+
+// doom writes down who is to be ended.
+func (r *Runner) doom(d *drain, e entry) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d.now.Doomed = slices.Clone(e.Doomed)
+	return r.save()
+}
+
+// saved reports what could not be written down.
+func (r *Runner) saved(d *drain, err error) {
+	if err != nil {
+		r.o.Logger.Error("what a drain has done cannot be written down", "target", d.target.String(), "file", r.o.Path, "err", err)
+	}
 }
 
 // list writes roles as a JSON array.

@@ -51,6 +51,7 @@ type Book struct {
 
 	mu      sync.Mutex // guards everything below
 	shared  Shared     // nil: the local file alone
+	named   bool       // Share was called
 	heard   chan struct{}
 	told    bool   // heard is closed
 	trouble error  // of the shared store
@@ -111,7 +112,7 @@ func (b *Book) Now() time.Time { return b.o.Now() }
 func (b *Book) Share(s Shared) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.shared, b.trouble, b.missing = s, nil, ""
+	b.shared, b.named, b.trouble, b.missing = s, true, nil, ""
 	if s == nil {
 		b.nowHeard()
 	}
@@ -170,6 +171,33 @@ func (b *Book) Take(text []byte) {
 	b.mu.Lock()
 	b.nowHeard()
 	b.mu.Unlock()
+}
+
+// Confirm takes over what the shared store says at this moment, or says why that is
+// not known. Without a shared store everything is known.
+func (b *Book) Confirm(ctx context.Context) error {
+	b.mu.Lock()
+	shared, named := b.shared, b.named
+	b.mu.Unlock()
+	switch {
+	case !named:
+		return errors.New("which store has the maintenance records is not known yet")
+	case shared == nil:
+		return nil
+	}
+	var now []byte
+	err := shared.Change(ctx, func(old []byte) ([]byte, error) {
+		if _, err := Decode(old); err != nil {
+			return nil, err
+		}
+		now = old
+		return nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the maintenance records in %s: %w", shared, err)
+	}
+	b.Take(now)
+	return nil
 }
 
 func isShared(r Record) bool { return r.Target != Agent }

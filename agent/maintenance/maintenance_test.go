@@ -81,6 +81,9 @@ func TestOf(t *testing.T) {
 	if r, ok := s.Of("third").Active("x", noon); !ok || r.Reason != "host" {
 		t.Errorf("a cluster without records is told %+v", s.Of("third"))
 	}
+	if !s.Of("main").Alone(noon) || started(t, 0).Of("main").Alone(noon) {
+		t.Error("whose record is the agent's own is told wrong")
+	}
 	s, _, _ = s.End(Agent, "", noon)
 	if m := s.Of("third"); len(m.Records) != 0 {
 		t.Errorf("after the end it is told %+v", m)
@@ -237,6 +240,9 @@ func TestSharedStore(t *testing.T) {
 		t.Error("a store that was not asked has been heard")
 	default:
 	}
+	if err := a.Confirm(t.Context()); err == nil {
+		t.Error("before the store is named all is known")
+	}
 	for _, x := range []*Book{a, b} {
 		x.Share(s)
 	}
@@ -253,7 +259,9 @@ func TestSharedStore(t *testing.T) {
 	if got := b.Set().Active(noon); len(got) != 3 || strings.Count(string(s.text), `"since"`) != 2 {
 		t.Errorf("b knows %+v, the store has %s", got, s.text)
 	}
-	a.Take(s.text)
+	if err := a.Confirm(t.Context()); err != nil {
+		t.Error(err)
+	}
 	<-a.Heard()
 	if got := a.Set().Active(noon); len(got) != 2 {
 		t.Errorf("a knows %+v", got)
@@ -278,12 +286,18 @@ func TestSharedStore(t *testing.T) {
 	if again := open(t, path, new(disk)); len(again.Set().Active(noon)) != 2 {
 		t.Errorf("after a restart a knows %+v", again.Set())
 	}
+	if err := a.Confirm(t.Context()); err == nil || !strings.Contains(err.Error(), "the shelf: away") {
+		t.Errorf("without the store all is known: %v", err)
+	}
 	s.away = nil
 	change(a, Target{Cluster: "other"})
 	if strings.Count(string(s.text), `"since"`) != 3 {
 		t.Errorf("what the store lost is not written back: %s", s.text)
 	}
 	s.text = []byte("no JSON")
+	if err := a.Confirm(t.Context()); err == nil {
+		t.Error("with an unreadable store all is known")
+	}
 	if err := a.Change(t.Context(), n3, takeOut(Target{Cluster: "x"})); err == nil || string(s.text) != "no JSON" {
 		t.Errorf("an unreadable store is overwritten: %v", err)
 	}

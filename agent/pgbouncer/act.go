@@ -33,6 +33,9 @@ const (
 	Kill      Action = "kill"
 	Reconnect Action = "reconnect"
 	Reload    Action = "reload" // of PgBouncer as a whole
+	// Forget is for what was left paused at a PgBouncer that is configured no more, once
+	// it was resumed there.
+	Forget Action = "forget"
 )
 
 // How long an operator's pause lasts, and may last.
@@ -45,7 +48,10 @@ const (
 // some of it may be done; what was paused is resumed all the same.
 func (c *Control) Act(ctx context.Context, name string, o Order) ([]string, error) {
 	b := c.bouncers[name]
-	if b == nil {
+	switch {
+	case b == nil && o.Action == Forget:
+		return c.forget(name, o.Databases)
+	case b == nil:
 		return nil, fmt.Errorf("there is no PgBouncer %s", name)
 	}
 	var known []string
@@ -66,18 +72,16 @@ func (c *Control) Act(ctx context.Context, name string, o Order) ([]string, erro
 	case Pause:
 		return names, b.pauseFor(ctx, names, o.For)
 	case Resume:
-		b.mu.Lock()
-		for _, n := range names {
-			delete(b.held, n)
-		}
-		b.mu.Unlock()
+		b.endEarly(names, byOrder)
 		return names, b.resume(ctx, names)
 	case Kill:
 		return names, b.kill(ctx, names)
 	case Reconnect:
 		return names, b.reconnect(ctx, names)
 	case Reload:
-		return known, b.do(ctx, func(ctx context.Context, c *console) error { return c.send(ctx, "RELOAD") })
+		return known, b.readAgain(ctx)
+	case Forget:
+		return nil, fmt.Errorf("PgBouncer %s is configured, so that what pgsteer has paused there is resumed; there is nothing to forget", name)
 	case Disable, Enable:
 		commands := make([]string, len(names))
 		for i, n := range names {
@@ -89,7 +93,7 @@ func (c *Control) Act(ctx context.Context, name string, o Order) ([]string, erro
 }
 
 func actions() (all []string) {
-	for _, a := range []Action{Pause, Resume, Disable, Enable, Kill, Reconnect, Reload} {
+	for _, a := range []Action{Pause, Resume, Disable, Enable, Kill, Reconnect, Reload, Forget} {
 		all = append(all, string(a))
 	}
 	return all
@@ -110,23 +114,26 @@ func (b *bouncer) pauseFor(ctx context.Context, names []string, text string) err
 		return err
 	}
 	defer b.c.holds.Done()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("waited for %s", limit))
 	defer cancel()
 	stop := context.AfterFunc(b.c.running, cancel)
 	defer stop()
-	there, err := b.present(ctx)
+	there, _, err := b.present(ctx)
 	if err != nil {
 		return err
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return there[n].Paused })
-	if err := b.hold(names, there); err != nil {
+	held, err := b.hold("", names, there)
+	if err != nil {
 		return err
 	}
 	free := func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		for _, n := range names {
-			delete(b.held, n)
+		for n, h := range held {
+			if b.held[n] == h { // and not what came later
+				delete(b.held, n)
+			}
 		}
 		b.nudge()
 	}
@@ -135,18 +142,42 @@ func (b *bouncer) pauseFor(ctx context.Context, names []string, text string) err
 		if err := b.pauseOne(ctx, n); err != nil {
 			end.Stop()
 			free()
-			return errors.Join(err, b.resume(context.WithoutCancel(ctx), names))
+			return b.notPaused(ctx, names, err)
 		}
 	}
 	b.count("pauses", len(names))
 	return nil
 }
 
+// notPaused takes a pause back that did not come about.
+func (b *bouncer) notPaused(ctx context.Context, names []string, err error) error {
+	if later := b.resume(context.WithoutCancel(ctx), names); later != nil {
+		return errors.Join(err, later)
+	}
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%w; nothing is paused", err)
+	}
+	return fmt.Errorf("%w; nothing is paused. Give it longer (--for), end that transaction (pg_stat_activity at the node shows it), or end all sessions with `pgsteer pgbouncer kill %s %s`",
+		err, b.Name, strings.Join(names, " "))
+}
+
+// readAgain has PgBouncer read its files, and looks what it has then.
+func (b *bouncer) readAgain(ctx context.Context) error {
+	if err := b.do(ctx, func(ctx context.Context, c *console) error { return c.send(ctx, "RELOAD") }); err != nil {
+		return err
+	}
+	_, wrong, err := b.present(ctx)
+	if err == nil && wrong != nil {
+		err = fmt.Errorf("after RELOAD %w", wrong)
+	}
+	return err
+}
+
 // kill ends every session of databases, of clients and at servers, and lets clients
 // come anew: KILL pauses, so RESUME is in the same packet, but where somebody else
 // had paused.
 func (b *bouncer) kill(ctx context.Context, names []string) error {
-	there, err := b.present(ctx)
+	there, _, err := b.present(ctx)
 	if err != nil {
 		return err
 	}
@@ -158,11 +189,19 @@ func (b *bouncer) kill(ctx context.Context, names []string) error {
 			commands = append(commands, "RESUME "+quoted(n))
 		}
 	}
-	if err := b.c.begin().pause(b.Name, ours, b.c.o.Now().Wall); err != nil {
+	if err := b.c.begin().pause(b.Bouncer, ours, b.c.o.Now().Wall); err != nil {
 		return err
 	}
 	err = b.do(ctx, func(ctx context.Context, c *console) error { return c.send(ctx, commands...) })
 	return errors.Join(err, b.resume(ctx, ours))
+}
+
+// Done is the answer to an order that was carried out.
+type Done struct {
+	Databases []string `json:"databases"`
+	// Note says what it has ended besides, for people; "" for nothing.
+	Note   string `json:"note,omitempty"`
+	Status string `json:"status"`
 }
 
 // maxBody is far above what an order needs.
@@ -186,8 +225,9 @@ func (c *Control) Serve(w http.ResponseWriter, r *http.Request, who ...any) {
 	code := http.StatusBadRequest
 	var names []string
 	var answer any
+	var note string
 	if err == nil {
-		code = http.StatusConflict
+		code, note = http.StatusConflict, c.heldNote(r.PathValue("bouncer"), o)
 		names, err = c.Act(r.Context(), r.PathValue("bouncer"), o)
 	}
 	log := c.o.Logger.With(append([]any{"pgbouncer", r.PathValue("bouncer"), "databases", names, "for", o.For}, who...)...)
@@ -195,8 +235,8 @@ func (c *Control) Serve(w http.ResponseWriter, r *http.Request, who ...any) {
 		log.Warn("order to PgBouncer", "audit", string(o.Action)+" failed", "err", err)
 		answer = map[string]string{"error": err.Error()}
 	} else {
-		log.Info("order to PgBouncer", "audit", string(o.Action))
-		code, answer = http.StatusOK, map[string]any{"status": string(o.Action) + " done", "databases": names}
+		log.Info("order to PgBouncer", "audit", string(o.Action), "note", note)
+		code, answer = http.StatusOK, Done{Databases: names, Note: note, Status: string(o.Action) + " done"}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

@@ -75,8 +75,10 @@ func TestPauseEnds(t *testing.T) {
 			return nil
 		}
 	})
-	if _, err := c.Act(t.Context(), "edge", Order{Action: Pause, Databases: []string{"app", "jobs"}, For: "200ms"}); err == nil {
-		t.Error("a pause that was not complete is no error")
+	_, err := c.Act(t.Context(), "edge", Order{Action: Pause, Databases: []string{"app", "jobs"}, For: "200ms"})
+	want := "database jobs: a transaction, or with pool_mode = session a client, did not end: waited for 200ms; nothing is paused. Give it longer (--for)"
+	if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "pgsteer pgbouncer kill edge app jobs") {
+		t.Errorf("a pause that was not complete: %v", err)
 	}
 	r.wantPaused()
 	if _, err := c.Act(t.Context(), "edge", Order{Action: Pause, Databases: []string{"app"}, For: "1m"}); err != nil {

@@ -21,13 +21,16 @@ type bouncer struct {
 	log    *slog.Logger
 	wakeup chan struct{} // has a token when there may be something to do
 
-	talk    sync.Mutex // held during an exchange; guards session
+	talk    sync.Mutex // held during an exchange; guards session and want
 	session *console
-	warned  bool // of server_login_retry; the worker's
+	want    map[string]string // where databases must lead by the template's file; nil before the first Reload
+	warned  bool              // of server_login_retry; the worker's
 
-	mu       sync.Mutex        // guards everything below
-	held     map[string]string // databases that a hold has paused, and where they led
+	mu       sync.Mutex // guards everything below
+	held     map[string]*holding
+	early    map[string]Early // of the last hold of each database
 	seen     map[string]Database
+	unseen   bool // seen is that of earlier: it could not be read since
 	leaving  int
 	err      error
 	since    time.Time
@@ -37,8 +40,8 @@ type bouncer struct {
 func newBouncer(c *Control, o Bouncer) *bouncer {
 	o.Timeout = cmp.Or(o.Timeout, 2*time.Second)
 	return &bouncer{
-		Bouncer: o, c: c, log: c.o.Logger.With("pgbouncer", o.Name), wakeup: make(chan struct{}, 1),
-		held: make(map[string]string), since: c.o.Now().Wall,
+		Bouncer: o, c: c, log: c.o.Logger.With("pgbouncer", o.Name), wakeup: make(chan struct{}, 1), want: o.Leads,
+		held: make(map[string]*holding), early: make(map[string]Early), since: c.o.Now().Wall,
 		counters: map[string]uint64{"pauses": 0, "resumes": 0, "reloads": 0, "reconnects": 0, "failed": 0},
 	}
 }
@@ -82,7 +85,9 @@ func (b *bouncer) last(ctx context.Context) {
 	defer b.hangUp()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastResume)
 	defer cancel()
-	if owed := b.c.begin().paused(b.Name); len(owed) > 0 {
+	owed := b.c.begin().paused(b.Name)
+	b.endEarly(owed, byEnd)
+	if len(owed) > 0 {
 		if err := b.resume(ctx, owed); err != nil {
 			b.log.Error("databases stay paused: they are resumed at the next start, or by hand", "databases", owed, "err", err)
 		}
@@ -91,16 +96,24 @@ func (b *bouncer) last(ctx context.Context) {
 
 // step resumes what no hold holds, turns to new writers, and looks.
 func (b *bouncer) step(ctx context.Context) error {
+	err := b.catchUp(ctx)
+	if err == nil {
+		return errors.Join(b.look(ctx), b.c.begin().rewrite())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unseen = true
+	return err
+}
+
+func (b *bouncer) catchUp(ctx context.Context) error {
 	if owed := b.owed(); len(owed) > 0 {
 		if err := b.resume(ctx, owed); err != nil {
 			return err
 		}
 		b.log.Warn("databases that pgsteer had paused and that nothing holds any more are resumed", "databases", owed)
 	}
-	if err := b.turn(ctx); err != nil {
-		return err
-	}
-	return b.look(ctx)
+	return b.turn(ctx)
 }
 
 // owed are databases that were paused here and that no hold holds.
@@ -164,26 +177,46 @@ func (b *bouncer) reconnect(ctx context.Context, names []string) error {
 }
 
 func (c *console) reconnect(ctx context.Context, names []string) error {
+	return c.send(ctx, reconnects(names)...)
+}
+
+func reconnects(names []string) []string {
 	commands := make([]string, len(names))
 	for i, n := range names {
 		commands[i] = "RECONNECT " + quoted(n)
 	}
-	return c.send(ctx, commands...)
+	return commands
 }
 
 // resume takes databases back that were paused here, and strikes them off once
 // PgBouncer says that they are not paused.
 func (b *bouncer) resume(ctx context.Context, names []string) error {
-	err := b.do(ctx, func(ctx context.Context, c *console) error { return c.resume(ctx, names) })
-	if err != nil {
-		return fmt.Errorf("resume %v, which is tried again until it succeeds: %w", names, err)
-	}
-	b.count("resumes", len(names))
-	return b.c.begin().resumed(b.Name, names)
+	_, err := b.resumeSome(ctx, names)
+	return err
 }
 
-// resume ends the pause of those databases that are paused.
-func (c *console) resume(ctx context.Context, names []string) error {
+// resumeSome is resume, and names those that were not paused any more.
+func (b *bouncer) resumeSome(ctx context.Context, names []string) (gone []string, err error) {
+	err = b.do(ctx, func(ctx context.Context, c *console) error {
+		before, err := c.resume(ctx, names)
+		if gone == nil { // else an earlier try may have resumed them
+			gone = before
+		}
+		return err
+	})
+	if err != nil {
+		return gone, fmt.Errorf("resume %v, which is tried again until it succeeds: %w", names, err)
+	}
+	b.count("resumes", len(names))
+	if err := b.c.begin().resumed(b.Name, names); err != nil {
+		return gone, fmt.Errorf("%v are resumed, and this is tried again: %w", names, err)
+	}
+	return gone, nil
+}
+
+// resume ends the pause of those databases that are paused. gone are the others, nil
+// when PgBouncer did not say.
+func (c *console) resume(ctx context.Context, names []string) (gone []string, err error) {
 	paused := func() (still []string, err error) {
 		all, err := c.databases(ctx)
 		for _, n := range names {
@@ -194,8 +227,13 @@ func (c *console) resume(ctx context.Context, names []string) error {
 		return still, err
 	}
 	still, err := paused()
-	if err != nil || len(still) == 0 {
-		return err
+	if err != nil {
+		return nil, err
+	}
+	gone = append([]string{}, names...)
+	gone = slices.DeleteFunc(gone, func(n string) bool { return slices.Contains(still, n) })
+	if len(still) == 0 {
+		return gone, nil
 	}
 	commands := make([]string, len(still))
 	for i, n := range still {
@@ -203,17 +241,21 @@ func (c *console) resume(ctx context.Context, names []string) error {
 	}
 	var no *refusal
 	if err := c.send(ctx, commands...); err != nil && !errors.As(err, &no) {
-		return err
+		return gone, err
 	}
 	if still, err = paused(); err == nil && len(still) > 0 {
 		err = fmt.Errorf("after RESUME these are still paused: %v", still)
 	}
-	return err
+	return gone, err
 }
 
 // look reads what PgBouncer says of its databases.
 func (b *bouncer) look(ctx context.Context) error {
-	all, err := b.present(ctx)
+	held := b.holdings()
+	all, wrong, err := b.present(ctx)
+	if err == nil {
+		b.missed(held, all)
+	}
 	if err == nil && !b.warned {
 		err = b.do(ctx, b.warn)
 	}
@@ -224,13 +266,13 @@ func (b *bouncer) look(ctx context.Context) error {
 			return err
 		})
 	}
-	if err != nil {
-		return err
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.unseen = err != nil; err != nil {
+		return err
+	}
 	b.seen, b.leaving = all, leaving
-	return nil
+	return wrong
 }
 
 // longRetry is a server_login_retry above which a failover takes as long.
@@ -295,16 +337,6 @@ func (b *bouncer) clusters() []string {
 	return all
 }
 
-// names are the databases that lead to a cluster.
-func (b *bouncer) names(cluster string) (all []string) {
-	for _, e := range b.Databases {
-		if e.Cluster == cluster {
-			all = append(all, e.Name)
-		}
-	}
-	return all
-}
-
 // holds reports whether a hold has paused databases of a cluster.
 func (b *bouncer) holds(cluster string) bool {
 	b.mu.Lock()
@@ -346,6 +378,9 @@ func (b *bouncer) report(r *record) Status {
 	s := Status{Bouncer: b.Name, Err: b.err, Since: b.since, Counters: maps.Clone(b.counters), Paused: ours, Leaving: b.leaving}
 	for _, name := range slices.Sorted(maps.Keys(b.seen)) {
 		d := b.seen[name]
+		if slices.ContainsFunc(b.Databases, func(e Entry) bool { return e.Name == name }) && !b.unseen {
+			s.Leads = append(s.Leads, d)
+		}
 		if d.Paused && !slices.Contains(ours, name) {
 			s.PausedElsewhere = append(s.PausedElsewhere, name)
 		}

@@ -39,8 +39,12 @@ type Bouncer struct {
 	Timeout   time.Duration
 	Databases []Entry
 	// Templated says that a template writes its file, so that it is turned by Reload
-	// alone.
+	// alone. File is that file's path, for people.
 	Templated bool
+	File      string
+	// Leads is where its databases led by that file at the last Reload, as host:port, of
+	// a Control before this one. Nil: nobody knows.
+	Leads map[string]string
 }
 
 // Entry is a database of a PgBouncer and where it leads.
@@ -67,6 +71,7 @@ type Control struct {
 	bouncers map[string]*bouncer
 	record   *record
 	trouble  error // of the record, at the start
+	since    time.Time
 
 	running context.Context // of all holds; it ends before what was paused is resumed
 	cancel  context.CancelFunc
@@ -86,7 +91,7 @@ func New(o Options) (*Control, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Control{o: o, bouncers: make(map[string]*bouncer)}
+	c := &Control{o: o, bouncers: make(map[string]*bouncer), since: o.Now().Wall}
 	c.running, c.cancel = context.WithCancel(context.Background())
 	for _, b := range o.Bouncers {
 		if _, _, err := place(b.Address); err != nil {
@@ -100,7 +105,8 @@ func New(o Options) (*Control, error) {
 	return c, nil
 }
 
-// Run resumes what an earlier run left paused, and turns PgBouncers to new writers,
+// Run resumes what an earlier run left paused, tells what it cannot resume since that
+// PgBouncer is configured no more, and turns PgBouncers to new writers,
 // until ctx ends; then everything that was paused here is resumed. It is called once.
 func (c *Control) Run(ctx context.Context) error {
 	changes := c.o.Views.Subscribe()
@@ -109,10 +115,7 @@ func (c *Control) Run(ctx context.Context) error {
 	for _, b := range c.bouncers {
 		running.Go(func() { b.run(ctx) })
 	}
-	for _, p := range c.begin().strangers(c.bouncers) {
-		c.o.Logger.Error("a database was paused by pgsteer at a PgBouncer that is not configured any more; resume it there",
-			"pgbouncer", p.Bouncer, "database", p.Database, "since", p.Since)
-	}
+	c.tellLeft()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -138,6 +141,7 @@ func (c *Control) begin() *record {
 		if c.trouble != nil {
 			c.o.Logger.Error("what was paused at PgBouncers is not known", "err", c.trouble)
 		}
+		c.record.adopt(c.bouncers)
 	}
 	return c.record
 }
@@ -172,6 +176,8 @@ func (c *Control) enter() error {
 
 // Status is how one PgBouncer fares.
 type Status struct {
+	// Bouncer is its name: of one that is configured, or of one where something was left
+	// paused; "" for all of them.
 	Bouncer string
 	// Err is what keeps it from being as it should be, nil for nothing.
 	Err   error
@@ -179,6 +185,9 @@ type Status struct {
 	// Paused are its databases that are paused by pgsteer, PausedElsewhere those that
 	// are paused by others, Disabled those that take no new clients.
 	Paused, PausedElsewhere, Disabled []string
+	// Leads are the configured databases as PgBouncer has them now; nil while it cannot
+	// be asked.
+	Leads []Database
 	// Leaving counts its server connections that are replaced once their transaction,
 	// or in session mode their client, has ended.
 	Leaving int
@@ -186,7 +195,8 @@ type Status struct {
 	Counters map[string]uint64
 }
 
-// Status returns how each PgBouncer fares, by name.
+// Status returns how each PgBouncer fares, by name, and then what was left paused at
+// those that are configured no more.
 func (c *Control) Status() []Status {
 	c.mu.Lock()
 	r, lost := c.record, c.trouble // not read here: the part that had it last may still end
@@ -198,11 +208,11 @@ func (c *Control) Status() []Status {
 	if r == nil {
 		return all
 	}
-	for _, p := range r.strangers(c.bouncers) {
-		lost = errors.Join(lost, fmt.Errorf("database %s was paused by pgsteer at PgBouncer %s, which is not configured any more: resume it there", p.Database, p.Bouncer))
-	}
-	if len(all) > 0 && all[0].Err == nil {
+	switch {
+	case lost != nil && len(all) == 0:
+		all = append(all, Status{Err: lost, Since: c.since})
+	case len(all) > 0 && all[0].Err == nil:
 		all[0].Err = lost
 	}
-	return all
+	return append(all, left(r.strangers(c.bouncers))...)
 }

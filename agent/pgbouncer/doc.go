@@ -8,6 +8,14 @@
 //     at the end of Run and at the next start, and is tried until it succeeds.
 //   - Only that is resumed. A database that was paused before, by an operator, stays
 //     so; it is left out of a hold and named.
+//   - What was left paused at a PgBouncer that is configured no more is told by the log
+//     and by Status, with the command that resumes it. By another name it is known by
+//     its address.
+//   - Somebody else may end a hold at any time. That is no error; the hold tells it, see
+//     Hold.Early, and what is paused after that is not resumed.
+//   - A PgBouncer that lacks a configured database, or leads elsewhere than its
+//     template's file has it, is told by Status within Recheck, and nothing is paused
+//     there for a switchover.
 //   - No wait is without a bound: each exchange has a timeout, and a hold ends with
 //     its context.
 //   - After a decision that names another writer, RECONNECT is sent for every database

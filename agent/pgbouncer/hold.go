@@ -7,8 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-
-	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
 // Hold has paused databases of one cluster, so that their clients wait. Release must
@@ -35,6 +33,10 @@ func (c *Control) Hold(ctx context.Context, cluster string) (*Hold, error) {
 	defer stop()
 	h := &Hold{c: c, cluster: cluster}
 	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	if err := c.holdable(ctx, cluster); err != nil {
+		c.holds.Done()
 		return nil, err
 	}
 	err := h.pause(ctx)
@@ -81,16 +83,11 @@ func (b *bouncer) full(names []string) []string {
 // pause pauses the databases of a cluster that nobody has paused. paths are where they
 // lead, see Hold.
 func (b *bouncer) pause(ctx context.Context, cluster string) (paused, left, paths []string, err error) {
-	var wanted []string
-	for _, e := range b.Databases {
-		if e.Cluster == cluster && e.Mode == topology.ModeWrite {
-			wanted = append(wanted, e.Name)
-		}
-	}
+	wanted := b.writes(cluster)
 	if len(wanted) == 0 {
 		return nil, nil, nil, nil
 	}
-	there, err := b.present(ctx)
+	there, _, err := b.present(ctx)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("PgBouncer %s: %w", b.Name, err)
 	}
@@ -104,7 +101,8 @@ func (b *bouncer) pause(ctx context.Context, cluster string) (paused, left, path
 			paths = append(paths, d.path())
 		}
 	}
-	if err := b.hold(paused, there); err != nil {
+	held, err := b.hold(cluster, paused, there)
+	if err != nil {
 		return nil, left, nil, err
 	}
 	errs := make([]error, len(paused))
@@ -116,27 +114,30 @@ func (b *bouncer) pause(ctx context.Context, cluster string) (paused, left, path
 	if err := errors.Join(errs...); err != nil {
 		return paused, left, nil, fmt.Errorf("PgBouncer %s: %w", b.Name, err)
 	}
+	b.mu.Lock()
+	for _, h := range held {
+		h.complete = true
+	}
+	b.mu.Unlock()
 	b.count("pauses", len(paused))
 	return paused, left, paths, nil
 }
 
-// present is what PgBouncer says of its databases now.
-func (b *bouncer) present(ctx context.Context) (there map[string]Database, err error) {
-	err = b.do(ctx, func(ctx context.Context, c *console) (err error) { there, err = c.databases(ctx); return err })
-	return there, err
-}
-
-// hold notes on the disk what is to be paused; without that nothing is.
-func (b *bouncer) hold(names []string, there map[string]Database) error {
+// hold notes on the disk what is to be paused; without that nothing is. cluster is whose
+// switchover it is for, "" for an operator's pause.
+func (b *bouncer) hold(cluster string, names []string, there map[string]Database) (map[string]*holding, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.c.begin().pause(b.Name, names, b.c.o.Now().Wall); err != nil {
-		return fmt.Errorf("%w; nothing was paused at PgBouncer %s", err, b.Name)
+	if err := b.c.begin().pause(b.Bouncer, names, b.c.o.Now().Wall); err != nil {
+		return nil, fmt.Errorf("%w; nothing was paused at PgBouncer %s", err, b.Name)
 	}
+	held := make(map[string]*holding)
 	for _, n := range names {
-		b.held[n] = there[n].Host + ":" + there[n].Port
+		delete(b.early, n)
+		held[n] = &holding{cluster: cluster, led: there[n].place()}
 	}
-	return nil
+	maps.Copy(b.held, held)
+	return held, nil
 }
 
 // pauseOne waits in a session of its own until the last transaction has ended.
@@ -148,7 +149,11 @@ func (b *bouncer) pauseOne(ctx context.Context, name string) error {
 		return b.failed(err)
 	}
 	defer c.close()
-	if err := c.send(ctx, "PAUSE "+quoted(name)); err != nil {
+	err = c.send(ctx, "PAUSE "+quoted(name))
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("a transaction, or with pool_mode = session a client, did not end: %w", context.Cause(ctx))
+	}
+	if err != nil {
 		return b.failed(fmt.Errorf("database %s: %w", name, err))
 	}
 	return nil
@@ -162,15 +167,16 @@ func (h *Hold) Release(ctx context.Context, writer string) error {
 	var errs []error
 	var all sync.WaitGroup
 	for _, b := range h.c.bouncers {
-		names := b.letGo(h.cluster)
-		if len(names) == 0 {
+		held := b.release(h.cluster)
+		if len(held) == 0 {
 			continue
 		}
 		all.Go(func() {
-			err := b.resume(ctx, names)
+			gone, err := b.resumeSome(ctx, slices.Sorted(maps.Keys(held)))
 			if err == nil && writer != "" && !b.Templated {
 				err = h.c.begin().turned(b.Name, h.cluster, writer)
 			}
+			b.letGo(held, gone) // not before that, else it would be turned once more
 			b.nudge()
 			mu.Lock()
 			defer mu.Unlock()
@@ -179,19 +185,6 @@ func (h *Hold) Release(ctx context.Context, writer string) error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
-}
-
-// letGo takes the databases of a cluster out of the hold: from now on they are owed.
-func (b *bouncer) letGo(cluster string) (names []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, n := range b.names(cluster) {
-		if _, held := b.held[n]; held {
-			names = append(names, n)
-			delete(b.held, n)
-		}
-	}
-	return names
 }
 
 // Reload has a PgBouncer read its files again, after a template has written one of
@@ -210,64 +203,74 @@ func (c *Control) Reload(ctx context.Context, name string, want map[string]strin
 }
 
 func (b *bouncer) reload(ctx context.Context, want map[string]string) error {
-	released, replaced := b.released(want), 0
+	released := b.released(want)
+	var did turned
 	err := b.do(ctx, func(ctx context.Context, c *console) (err error) {
-		replaced, err = c.turn(ctx, want, released)
+		b.want = maps.Clone(want)
+		did, err = c.turn(ctx, want, released, b.File)
+		b.over(did.resumed) // before anybody else looks what is paused
 		return err
 	})
-	b.count("reconnects", replaced)
+	b.count("reconnects", did.reconnected)
+	b.endEarly(did.gone, byOthers)
+	// Resume looks whether they are, and strikes them off.
+	if over := slices.Concat(did.resumed, did.gone); len(over) > 0 {
+		err = errors.Join(err, b.resume(context.WithoutCancel(ctx), over))
+	}
 	if err != nil {
 		return fmt.Errorf("reload PgBouncer %s: %w", b.Name, err)
 	}
 	b.count("reloads", 1)
-	return b.over(released)
+	return nil
+}
+
+// turned is what was done when a PgBouncer was reloaded: how many databases were
+// reconnected, those that were resumed, and those that should have been and were not
+// paused any more.
+type turned struct {
+	reconnected   int
+	resumed, gone []string
 }
 
 // turn sends RELOAD and all that belongs to it in one packet, looks whether the
-// databases lead where they should, and counts those that were reconnected. Between
+// databases lead where they should. released are to be resumed. Between
 // RELOAD and RECONNECT a client could have a connection opened, which RECONNECT would
 // close: a failed one to PgBouncer, after which it waits for server_login_retry.
-func (c *console) turn(ctx context.Context, want map[string]string, released []string) (replaced int, err error) {
+func (c *console) turn(ctx context.Context, want map[string]string, released []string, file string) (did turned, err error) {
 	before, err := c.databases(ctx)
 	if err != nil {
-		return 0, err
+		return did, err
 	}
-	commands := []string{"RELOAD"}
-	for _, n := range astray(before, want) {
-		if !slices.Contains(released, n) { // what was paused has no server connections
-			commands = append(commands, "RECONNECT "+quoted(n))
-			replaced++
+	var resumed, commands []string
+	for _, n := range released {
+		if before[n].Paused {
+			resumed = append(resumed, n)
+			commands = append(commands, "RESUME "+quoted(n))
+		} else {
+			did.gone = append(did.gone, n)
 		}
 	}
-	for _, n := range released {
-		commands = append(commands, "RESUME "+quoted(n))
+	replaced := slices.DeleteFunc(astray(before, want), func(n string) bool { return slices.Contains(resumed, n) }) // which has no server connections
+	commands = slices.Concat([]string{"RELOAD"}, reconnects(replaced), commands)
+	var no *refusal
+	err = c.send(ctx, commands...)
+	if late := errors.As(err, &no) && slices.Contains(commands[1+len(replaced):], no.command); err != nil && !late { // a RESUME that comes too late is none that failed
+		return did, err
 	}
-	if err := c.send(ctx, commands...); err != nil {
-		return 0, err
-	}
+	did.reconnected, did.resumed = len(replaced), resumed
 	after, err := c.databases(ctx)
 	if err != nil {
-		return replaced, err
+		return did, err
 	}
-	for _, n := range astray(after, want) {
-		return replaced, fmt.Errorf("after RELOAD database %s leads to %s:%s and not to %s: is the file read by this PgBouncer (%%include), and what says its log?",
-			n, after[n].Host, after[n].Port, want[n])
+	if lost := astray(after, want); len(lost) > 0 {
+		return did, fmt.Errorf("after RELOAD %w", strays(lost, after, want, file))
 	}
 	stale, err := c.stale(ctx, want)
 	if err != nil || len(stale) == 0 {
-		return replaced, err
+		return did, err
 	}
-	return replaced + len(stale), c.reconnect(ctx, stale)
-}
-
-// astray are the databases that do not lead where they should.
-func astray(there map[string]Database, want map[string]string) (names []string) {
-	for _, n := range slices.Sorted(maps.Keys(want)) {
-		if d := there[n]; d.Host+":"+d.Port != want[n] {
-			names = append(names, n)
-		}
-	}
-	return names
+	did.reconnected += len(stale)
+	return did, c.reconnect(ctx, stale)
 }
 
 // released are the held databases that led elsewhere when they were paused.
@@ -275,22 +278,18 @@ func (b *bouncer) released(want map[string]string) (names []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, n := range slices.Sorted(maps.Keys(b.held)) {
-		if want[n] != "" && b.held[n] != want[n] {
+		if want[n] != "" && b.held[n].led != want[n] {
 			names = append(names, n)
 		}
 	}
 	return names
 }
 
-// over ends the hold of databases that were resumed.
-func (b *bouncer) over(names []string) error {
-	if len(names) == 0 {
-		return nil
-	}
+// over ends the hold of databases.
+func (b *bouncer) over(names []string) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, n := range names {
 		delete(b.held, n)
 	}
-	b.mu.Unlock()
-	return b.resume(context.Background(), names) // which looks whether they are, and strikes them off
 }

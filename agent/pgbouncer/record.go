@@ -20,6 +20,10 @@ type Paused struct {
 	Bouncer  string    `json:"bouncer"`
 	Database string    `json:"database"`
 	Since    time.Time `json:"since"`
+	// Address is where that console is and User who is logged in there, for one that is
+	// configured no more, or by another name. Empty in a file of an earlier release.
+	Address string `json:"address,omitempty"`
+	User    string `json:"user,omitempty"`
 }
 
 // saved is the file of a record.
@@ -37,6 +41,8 @@ type record struct {
 	mu      sync.Mutex // guards everything below, and the file
 	now     saved
 	foreign map[string]json.RawMessage
+	// unwritten says that now is ahead of the file, by what was struck off alone.
+	unwritten bool
 }
 
 // openRecord reads the file. One that cannot be used is set aside, and the error says
@@ -62,6 +68,20 @@ func openRecord(path string) (*record, error) {
 	return r, nil
 }
 
+// adopt gives what was paused to the bouncer that is at the same address now, whatever
+// its name is.
+func (r *record) adopt(known map[string]*bouncer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, p := range r.now.Paused {
+		for name, b := range known {
+			if b.Address == p.Address {
+				r.now.Paused[i].Bouncer = name
+			}
+		}
+	}
+}
+
 // paused are the databases of a bouncer that were paused here.
 func (r *record) paused(bouncer string) (names []string) {
 	r.mu.Lock()
@@ -74,31 +94,45 @@ func (r *record) paused(bouncer string) (names []string) {
 	return names
 }
 
-// strangers are those of bouncers that are not configured.
-func (r *record) strangers(known map[string]*bouncer) (all []Paused) {
+// all is what was paused here, by bouncer.
+func (r *record) all() []Paused {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, p := range r.now.Paused {
-		if known[p.Bouncer] == nil {
-			all = append(all, p)
-		}
-	}
-	return all
+	return slices.Clone(r.now.Paused)
+}
+
+// strangers are those of bouncers that are not configured.
+func (r *record) strangers(known map[string]*bouncer) []Paused {
+	return slices.DeleteFunc(r.all(), func(p Paused) bool { return known[p.Bouncer] != nil })
 }
 
 // pause notes databases. After an error nothing is noted and nothing may be paused.
-func (r *record) pause(bouncer string, names []string, at time.Time) error {
+func (r *record) pause(b Bouncer, names []string, at time.Time) error {
 	return r.change(func(s *saved) {
-		s.Paused = without(s.Paused, bouncer, names)
+		s.Paused = without(s.Paused, b.Name, names)
 		for _, n := range names {
-			s.Paused = append(s.Paused, Paused{Bouncer: bouncer, Database: n, Since: at})
+			s.Paused = append(s.Paused, Paused{Bouncer: b.Name, Database: n, Since: at, Address: b.Address, User: b.User})
 		}
 	})
 }
 
-// resumed strikes databases off.
+// resumed strikes databases off, also when the disk does not take it: somebody else may
+// pause them next, which must not look like ours.
 func (r *record) resumed(bouncer string, names []string) error {
-	return r.change(func(s *saved) { s.Paused = without(s.Paused, bouncer, names) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now.Paused, r.unwritten = without(r.now.Paused, bouncer, names), true
+	return r.write(r.now)
+}
+
+// rewrite writes what could not be written when it was struck off.
+func (r *record) rewrite() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.unwritten {
+		return nil
+	}
+	return r.write(r.now)
 }
 
 func without(all []Paused, bouncer string, names []string) []Paused {
@@ -140,13 +174,22 @@ func (r *record) change(to func(*saved)) error {
 	slices.SortFunc(next.Paused, func(a, b Paused) int {
 		return cmp.Or(cmp.Compare(a.Bouncer, b.Bouncer), cmp.Compare(a.Database, b.Database))
 	})
-	b, err := statefile.Encode(next, r.foreign)
+	if err := r.write(next); err != nil {
+		return err
+	}
+	r.now = next
+	return nil
+}
+
+// write replaces the file; r.mu is held.
+func (r *record) write(s saved) error {
+	b, err := statefile.Encode(s, r.foreign)
 	if err == nil {
 		err = statefile.Write(r.path, b)
 	}
 	if err != nil {
 		return fmt.Errorf("note which databases of PgBouncers are paused: %w", err)
 	}
-	r.now = next
+	r.unwritten = false
 	return nil
 }

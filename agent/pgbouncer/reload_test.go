@@ -31,7 +31,7 @@ func TestReload(t *testing.T) {
 	r.writer("main", "n2")
 	r.set(func() { r.reload = moved("app") })
 	err := c.Reload(t.Context(), "edge", led)
-	if err == nil || !strings.Contains(err.Error(), "jobs leads to 10.0.0.1:5432 and not to 10.0.0.2:5432") {
+	if err == nil || !strings.Contains(err.Error(), "after RELOAD database jobs leads to 10.0.0.1:5432 and not to 10.0.0.2:5432") {
 		t.Errorf("a file that PgBouncer does not read whole: %v", err)
 	}
 	r.set(func() { r.reload = moved("jobs") })

@@ -46,6 +46,8 @@ func (r *Runner) Serve(w http.ResponseWriter, req *http.Request, who ...any) {
 	log.Info("switchover", "audit", "start", "from", p.from, "authority", p.authority.Name, "limit", p.limit)
 	w.Header().Set("Content-Type", ContentType)
 	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+	_ = control.Flush() // so that the caller knows, while PAUSE takes its time, that it has begun
 	var mu sync.Mutex
 	lines := json.NewEncoder(w)
 	tell := func(e Event) {

@@ -1,10 +1,12 @@
 package switchover
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/logtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -36,6 +39,11 @@ type rig struct {
 	hold    func(ctx context.Context) error
 	settled func(ctx context.Context) error
 	ready   error
+	// command and needsTo say what the authority is.
+	command, needsTo bool
+	early            []Early
+	held             []string // beside edge/app
+	log              logtest.Log
 }
 
 func newRig(t *testing.T) *rig {
@@ -44,9 +52,15 @@ func newRig(t *testing.T) *rig {
 	r.hold, r.settled = nothing, nothing
 	r.ask = func(context.Context, string, string) error { return nil }
 	r.Runner = New(Options{
-		Views: &r.views, Now: topology.NewTicker(time.Now),
+		Views: &r.views, Now: topology.NewTicker(time.Now), Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
+		Known: func(cluster string) error {
+			if cluster != "main" {
+				return errors.New("no such cluster: `" + cluster + "` is none of `main`")
+			}
+			return nil
+		},
 		Authority: func(string) (Authority, error) {
-			return Authority{Name: "it", Switch: func(ctx context.Context, from, to string) error {
+			return Authority{Name: "it", RunsOn: r.command, NeedsTo: r.needsTo, Switch: func(ctx context.Context, from, to string) error {
 				r.note("ask " + from + ">" + to)
 				return r.ask(ctx, from, to)
 			}}, nil
@@ -57,7 +71,7 @@ func newRig(t *testing.T) *rig {
 				return Held{}, err
 			}
 			r.note("hold")
-			return Held{Paused: []string{"edge/app"}, Open: func(context.Context) error { r.note("open"); return nil }, Release: func(_ context.Context, writer string) error {
+			return Held{Paused: append([]string{"edge/app"}, r.held...), Early: func() []Early { return r.early }, Open: func(context.Context) error { r.note("open"); return nil }, Release: func(_ context.Context, writer string) error {
 				r.note("release " + writer)
 				return nil
 			}}, nil
@@ -235,9 +249,25 @@ func TestRefusals(t *testing.T) {
 		why    string
 		forced bool // force helps
 	}{
-		{"the writer", nil, Request{To: "n1"}, "n1 is the writer already", false},
-		{"nobody", nil, Request{To: "n9"}, "there is no node n9", false},
-		{"down", reason(topology.CodeRefused, topology.Down), Request{To: "n2"}, "n2 is up in no pool: [replica (because)]", true},
+		{"the writer", nil, Request{To: "n1"}, "n1 is the writer already; nothing", false},
+		{"nobody", nil, Request{To: "n9"}, "there is no node n9 in cluster main; there are: n2, n3 (n1 is the writer); nothing", false},
+		{"no cluster", nil, Request{Cluster: "man", To: "n2"}, "no such cluster: `man` is none of `main`", false},
+		{"no candidate for a command", func(r *rig) { r.command, r.needsTo = true, true }, Request{}, "it of cluster main needs a candidate ({{.To}} in switchover.command): name it with --to, one of n2, n3", false},
+		{"in maintenance", reason(topology.CodeMaintenance, topology.Drain), Request{To: "n2"}, "from n1 to n2 is not asked for: n2 is in maintenance (because): `pgsteer maintenance list` shows by whom, and `pgsteer maintenance stop main/n2` puts it back", true},
+		{"in maintenance by the monitor", func(r *rig) {
+			n := &r.writer("n1", 1).Snapshot.Pools[0].Nodes[1]
+			n.Verdict, n.Reasons = topology.Drain, []topology.Reason{{Code: topology.CodeMaintenance, Text: "the monitor's goal is maintenance"}}
+		}, Request{To: "n2"}, "which `pg_autoctl disable maintenance` ends", true},
+		{"a writer in maintenance", func(r *rig) {
+			v := r.writer("", 1)
+			p := topology.PoolVerdicts{Pool: "primary", Mode: topology.ModeWrite}
+			for _, n := range []string{"n1", "n2"} { // all are out; n1 alone is no replica
+				p.Nodes = append(p.Nodes, topology.NodeVerdict{Node: n, Verdict: topology.Drain, Reasons: []topology.Reason{{Code: topology.CodeMaintenance, Text: "disk of " + n}}})
+				v.Facts.Nodes[n] = topology.NodeFacts{InRecovery: map[bool]topology.Tri{true: topology.No, false: topology.Yes}[n == "n1"]}
+			}
+			v.Snapshot.Pools = append(v.Snapshot.Pools, p)
+		}, Request{To: "n2"}, "no writer at this moment, so there is nothing to switch over from: n1 is in maintenance (disk of n1): `pgsteer maintenance list` shows by whom, and `pgsteer maintenance stop main/n1`", false},
+		{"down", reason(topology.CodeRefused, topology.Down), Request{To: "n2"}, "n2 is up in no pool: replica (because). Nothing was done; with --force", true},
 		{"lag", reason(topology.CodeLag, topology.Drain), Request{To: "n2"}, "n2 in pool replica: because", true},
 		{"serves although it lags", reason(topology.CodeLagOverride, topology.Up), Request{To: "n2"}, "n2 in pool replica: because", true},
 		{"delayed", reason(topology.CodeDelayed, topology.Down), Request{To: "n2"}, "n2 in pool replica: because", true},
@@ -252,14 +282,14 @@ func TestRefusals(t *testing.T) {
 		{"not ready", func(r *rig) { r.ready = errors.New("template edge is pending") }, Request{}, "template edge is pending", true},
 		{"no writer", func(r *rig) { r.writer("", 1) }, Request{To: "n2"}, "no writer at this moment", false},
 		{"too old", func(r *rig) { r.writer("n1", 1).ValidUntil = 0 }, Request{To: "n2"}, "no writer at this moment", false},
-		{"limit", nil, Request{To: "n2", Limit: "2m"}, "limit \"2m\" is no time", false},
-		{"no limit", nil, Request{To: "n2", Limit: "0s"}, "limit \"0s\" is no time", false},
+		{"limit", nil, Request{To: "n2", Limit: "2m"}, "--limit 2m is no time", false},
+		{"no limit", nil, Request{To: "n2", Limit: "0s"}, "--limit 0s is no time", false},
 	} {
 		r := newRig(t)
 		if tt.set != nil {
 			tt.set(r)
 		}
-		tt.q.Cluster = "main"
+		tt.q.Cluster = cmp.Or(tt.q.Cluster, "main")
 		var no *Refusal
 		if _, err := r.Plan(tt.q); !errors.As(err, &no) || !strings.Contains(err.Error(), tt.why) || !strings.Contains(err.Error(), "othing was done") {
 			t.Errorf("%s: %v", tt.name, err)
@@ -276,6 +306,47 @@ func TestRefusals(t *testing.T) {
 			p.Drop()
 		}
 		r.want()
+	}
+}
+
+// What others have ended early is told with its own time, and the rest with the
+// release's.
+func TestHeldUntilOthersEndedIt(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		early []string
+		held  float64
+		want  []string
+	}{
+		{"all", []string{"edge/app"}, 2, []string{"edge/app was held for 2s at most: an operator"}},
+		{"another", []string{"edge/jobs"}, 5, []string{"edge/jobs was held for 2s at most: an operator", "resumed after 5s: edge/app"}},
+		{"none", nil, 5, []string{"resumed after 5s: edge/app"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			begin := r.o.Now().Mono
+			for _, name := range tt.early {
+				if name != "edge/app" {
+					r.held = append(r.held, name)
+				}
+				r.early = append(r.early, Early{Database: name, By: "an operator", At: begin + topology.Mono(2*time.Second)})
+			}
+			r.ask = func(context.Context, string, string) error {
+				<-time.After(5 * time.Second)
+				r.writer("n2", 2)
+				return nil
+			}
+			p, err := r.Plan(Request{Cluster: "main", To: "n2"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var told []string
+			res := p.Run(t.Context(), func(e Event) { told = append(told, e.Text) })
+			told = slices.DeleteFunc(told, func(s string) bool { return !strings.Contains(s, "held for") && !strings.Contains(s, "resumed after") })
+			if res.Error != "" || res.HeldFor != tt.held || !slices.Equal(told, tt.want) {
+				t.Errorf("%s: %+v, told %q", tt.name, res, told)
+			}
+		})
 	}
 }
 

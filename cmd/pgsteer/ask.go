@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -24,6 +25,21 @@ type running struct {
 	CAFile  string `name:"ca-file" placeholder:"FILE" help:"Ask over TLS, at listen.status_tls: certificates that the agent's must be signed by."`
 	Cert    string `name:"cert-file" placeholder:"FILE" help:"With --ca-file: one's own certificate."`
 	Key     string `name:"key-file" placeholder:"FILE" help:"Its key."`
+
+	// Silence is how long the agent may say nothing while one waits; zero: silentMost.
+	Silence time.Duration `kong:"-"`
+}
+
+// Validate refuses what would be left out of sight: without --ca-file there is no TLS,
+// and a token would be sent in the clear.
+func (r running) Validate() error {
+	switch {
+	case r.CAFile == "" && r.Cert+r.Key != "":
+		return errors.New("--cert-file and --key-file need --ca-file beside them: without it the agent is asked without TLS; it was not asked")
+	case (r.Cert == "") != (r.Key == ""):
+		return errors.New("--cert-file and --key-file need each other; the agent was not asked")
+	}
+	return nil
 }
 
 // question is a request to the agent.
@@ -46,7 +62,7 @@ func (r running) transport() *http.Transport {
 	t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := r.tls()
 		if err != nil {
-			return nil, err
+			return nil, unusable{err}
 		}
 		return (&tls.Dialer{Config: c}).DialContext(ctx, network, address)
 	}
@@ -58,17 +74,18 @@ func (r running) tls() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
 	text, err := os.ReadFile(r.CAFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--ca-file: %w", err)
 	}
 	if !c.RootCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("there is no certificate in %s", r.CAFile)
+		return nil, fmt.Errorf("--ca-file: there is no certificate in %s", r.CAFile)
 	}
 	if r.Cert != "" {
 		own, err := tls.LoadX509KeyPair(r.Cert, r.Key)
 		if err != nil {
 			return nil, fmt.Errorf("--cert-file %s with --key-file %s: %w", r.Cert, r.Key, err)
 		}
-		c.Certificates = []tls.Certificate{own}
+		// Shown whomever the agent says it trusts: one that is left out tells nobody why.
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &own, nil }
 	}
 	return c, nil
 }
@@ -86,8 +103,22 @@ func (r running) url(path string) string {
 	return (&url.URL{Scheme: scheme, Host: host, Path: path, RawQuery: query}).String()
 }
 
-// absent explains that the agent was not reached.
+// unusable is a fault of one's own files for TLS: nobody was asked.
+type unusable struct{ error }
+
+func (u unusable) Unwrap() error { return u.error }
+
+// absent explains that the agent was not reached, or by which files it was not
+// trusted, or did not trust.
 func (r running) absent(err error) error {
+	var alert *net.OpError
+	if own, is := errors.AsType[unusable](err); is {
+		return fmt.Errorf("%w; the agent was not asked", own)
+	} else if _, is := errors.AsType[*tls.CertificateVerificationError](err); is {
+		return fmt.Errorf("ask the agent at %s: its certificate is not one that --ca-file %s signs: %w", r.Address, r.CAFile, err)
+	} else if errors.As(err, &alert) && alert.Op == "remote error" && r.Cert != "" {
+		return fmt.Errorf("ask the agent at %s: it refuses --cert-file %s: %w; is it signed by client_ca_file of listen.status_tls, and valid now?", r.Address, r.Cert, err)
+	}
 	hint := "listen.status that address"
 	if r.CAFile != "" {
 		hint = "listen.status_tls that address"

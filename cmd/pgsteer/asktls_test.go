@@ -38,7 +38,7 @@ func TestAskOverTLS(t *testing.T) {
 		return base + ".ca", base + ".crt", base + ".key"
 	}
 	ca, cert, key := issue("ours")
-	otherCA, otherCert, _ := issue("theirs")
+	otherCA, otherCert, otherKey := issue("theirs")
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		t.Fatal(err)
@@ -67,16 +67,20 @@ func TestAskOverTLS(t *testing.T) {
 	}{
 		{[]string{"--ca-file", ca, "--cert-file", cert, "--key-file", key}, 0, "seen as 127.0.0.1"},
 		{[]string{"--ca-file", ca}, 0, "seen as nobody"},
-		{[]string{"--ca-file", otherCA}, 1, "unknown authority"},
-		{[]string{"--ca-file", ca, "--cert-file", otherCert, "--key-file", key}, 1, "--cert-file"},
-		{[]string{"--ca-file", key}, 1, "there is no certificate in"},
-		{[]string{"--ca-file", filepath.Join(dir, "none")}, 1, "no such file"},
+		{[]string{"--ca-file", otherCA}, 1, "is not one that --ca-file " + otherCA + " signs"},
+		{[]string{"--ca-file", ca, "--cert-file", otherCert, "--key-file", otherKey}, 1, "it refuses --cert-file " + otherCert},
+		{[]string{"--ca-file", ca, "--cert-file", otherCert, "--key-file", key}, 1, "--cert-file " + otherCert + " with --key-file " + key},
+		{[]string{"--ca-file", key}, 1, "there is no certificate in " + key},
+		{[]string{"--ca-file", filepath.Join(dir, "none")}, 1, "none: no such file"},
 		{nil, 1, "400"},
 	} {
 		var out, err bytes.Buffer
 		args := append([]string{"maintenance", "list", "--address", srv.Listener.Addr().String()}, tt.args...)
 		if code := run(args, streams{&out, &err}); code != tt.code || !strings.Contains(out.String()+err.String(), tt.want) {
 			t.Errorf("%v: %d %s%s, want %d %q", tt.args, code, &out, &err, tt.code, tt.want)
+		}
+		if strings.Contains(err.String(), "is it running") {
+			t.Errorf("%v: a fault of files is told as an agent's: %s", tt.args, &err)
 		}
 	}
 }

@@ -28,6 +28,9 @@ func (c *maintenanceWait) Run(ctx context.Context, std streams) error {
 	if err != nil {
 		return err
 	}
+	if !strings.Contains(c.Target, "/") {
+		return misused("%q is a cluster: sessions are ended at one node, CLUSTER/NODE; the agent was not asked", c.Target)
+	}
 	return c.drained(ctx, std, path, c.Target)
 }
 
@@ -40,9 +43,13 @@ func (a asked) drained(ctx context.Context, std streams, path, target string) er
 	p := progress{w: std.err, live: isTerminal(std.err)}
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
+	heard := time.Now()
 	for {
 		var s admin.State
-		err := a.ask(ctx, http.MethodGet, path, nil, &s)
+		err := a.askSoon(ctx, path, &s)
+		if err == nil {
+			heard = time.Now()
+		}
 		var no *refusal
 		switch {
 		case ctx.Err() != nil:
@@ -52,11 +59,15 @@ func (a asked) drained(ctx context.Context, std streams, path, target string) er
 		case errors.As(err, &no):
 			p.end()
 			return err
+		case err != nil && time.Since(heard) >= a.silence():
+			p.end()
+			return fmt.Errorf("%w, and is waited for no longer (%w). The drain of %[3]s goes on if the agent does; pgsteer maintenance wait %[3]s waits for it again",
+				&silent{a.Address, time.Since(heard)}, err, target)
 		case err != nil: // it may be restarting
 			p.say(err.Error() + "; asking again")
 		case s.Record != nil && s.Record.Sessions.ID != "" && (s.Drain == nil || s.Drain.ID != s.Record.Sessions.ID):
 			p.end()
-			return fmt.Errorf("the agent on %s ends the sessions of %s and reports; ask it (--address)", cmp.Or(s.Record.Sessions.By, "another host"), target)
+			return fmt.Errorf("the agent at %s ends the sessions of %s and reports; ask it (--address)", cmp.Or(s.Record.Sessions.By, "another host"), target)
 		case s.Drain != nil:
 			p.show(*s.Drain, time.Now())
 			if s.Drain.Phase.Over() {
@@ -72,6 +83,14 @@ func (a asked) drained(ctx context.Context, std streams, path, target string) er
 		case <-tick.C:
 		}
 	}
+}
+
+// askSoon asks how far a drain is. One question takes a part of the silence alone that
+// the agent may keep.
+func (a asked) askSoon(ctx context.Context, path string, s *admin.State) error {
+	ctx, cancel := context.WithTimeout(ctx, a.silence()/3)
+	defer cancel()
+	return a.ask(ctx, http.MethodGet, path, nil, s)
 }
 
 // reported prints the report. The exit code is 0 when nobody is left.

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/admin"
 	"github.com/pgsteer/pgsteer/agent/drain"
+	"github.com/pgsteer/pgsteer/agent/maintenance"
 )
 
 // On a terminal the line changes, elsewhere there is one for each change; the bar is
@@ -39,6 +41,27 @@ func TestProgressOfADrain(t *testing.T) {
 	}
 	if a, b := len(lines[1]), len(lines[2]); a != b || !strings.HasSuffix(w.String(), "\n") {
 		t.Errorf("a shorter line leaves something of a longer one: %d and %d", a, b)
+	}
+}
+
+// What a list says of a drain: how far it is, what became of it, or who knows.
+func TestDrainInAList(t *testing.T) {
+	r := someDrain()
+	s := maintenance.Sessions{ID: "x", By: "db1 (/var/lib/pgsteer)", Deadline: r.Deadline, EndIdle: true, Terminate: true}
+	for _, tt := range []struct {
+		how  *admin.Drained
+		at   time.Time
+		want string
+	}{
+		{nil, r.Began, "idle ones end, all end at 2026-11-30T12:10:00Z"},
+		{nil, r.Deadline, "the time was over at 2026-11-30T12:10:00Z; the agent at db1 (/var/lib/pgsteer) reports"},
+		{&admin.Drained{Phase: drain.Waiting, Left: 2, Ended: 1}, r.Began, "waiting, left: 2, ended: 1, idle ones end, all end at 2026-11-30T12:10:00Z"},
+		{&admin.Drained{Phase: drain.Left, Left: 2, Ended: 1}, r.Deadline, "left, left: 2, ended: 1"},
+		{&admin.Drained{Phase: drain.Done, Ended: 3}, r.Began, "done, left: 0, ended: 3"},
+	} {
+		if got := drainWords(s, tt.how, tt.at); got != tt.want {
+			t.Errorf("%+v: %q, want %q", tt.how, got, tt.want)
+		}
 	}
 }
 

@@ -213,7 +213,7 @@ func printRecords(w io.Writer, l admin.List) error {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(t, "WHAT\tSINCE\tUNTIL\tSESSIONS\tWHO\tREASON")
 		for _, r := range l.Records {
-			until, sessions := "stopped", "go on"
+			until, sessions := "until ended", "go on"
 			if !r.Until.IsZero() {
 				until = r.Until.Format(time.RFC3339)
 			}
@@ -221,7 +221,7 @@ func printRecords(w io.Writer, l admin.List) error {
 				sessions = "end at " + r.DrainUntil.Format(time.RFC3339)
 			}
 			if s := r.Sessions; s.ID != "" {
-				sessions = drainWords(s)
+				sessions = drainWords(s, l.Drain(s.ID), time.Now())
 			}
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Target, r.Since.Format(time.RFC3339), until, sessions, cmp.Or(r.Who, "-"), cmp.Or(r.Reason, "-"))
 		}
@@ -235,9 +235,18 @@ func printRecords(w io.Writer, l admin.List) error {
 	return nil
 }
 
-// drainWords says what a drain does.
-func drainWords(s maintenance.Sessions) string {
+// drainWords says what a drain does, and how far it is where the agent that was asked
+// does it (else how is nil). Of one that is over it says what became of it alone.
+func drainWords(s maintenance.Sessions, how *admin.Drained, now time.Time) string {
 	var does []string
+	switch {
+	case how != nil && how.Phase.Over():
+		return fmt.Sprintf("%s, left: %d, ended: %d", how.Phase, how.Left, how.Ended)
+	case how != nil:
+		does = append(does, fmt.Sprintf("%s, left: %d, ended: %d", how.Phase, how.Left, how.Ended))
+	case !now.Before(s.Deadline):
+		return fmt.Sprintf("the time was over at %s; the agent at %s reports", s.Deadline.Format(time.RFC3339), cmp.Or(s.By, "another host"))
+	}
 	if s.EndIdle {
 		does = append(does, "idle ones end")
 	}
@@ -259,7 +268,7 @@ func (c *maintenanceWatch) Validate() error {
 	if c.Every < 200*time.Millisecond {
 		return fmt.Errorf("--every %s: at least 200ms", c.Every)
 	}
-	return nil
+	return c.asked.Validate()
 }
 
 // Run prints what is out, and changes.
@@ -274,7 +283,7 @@ func (c *maintenanceWatch) Run(ctx context.Context, std streams) error {
 			return nil
 		case err != nil:
 			return err
-		case first || l.Trouble != before.Trouble || !slices.Equal(l.Records, before.Records):
+		case first || l.Trouble != before.Trouble || !slices.Equal(l.Records, before.Records) || !slices.Equal(l.Drains, before.Drains):
 			if err := c.show(std, l); err != nil {
 				return err
 			}

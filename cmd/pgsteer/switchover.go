@@ -2,10 +2,12 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -52,12 +54,14 @@ func (c *switchoverCmd) Run(ctx context.Context, std streams) error {
 		return c.print(std, line, last)
 	})
 	switch {
+	case ctx.Err() != nil && last.RunsOn != "":
+		return fmt.Errorf("aborted: the agent resumes what was paused; %s goes on until it ends, or its time is up (switchover.timeout), and the agent's log tells what came of it", last.RunsOn)
 	case ctx.Err() != nil:
 		return errors.New("aborted: the agent resumes what was paused; what the authority was asked for it may still do")
+	case last.Result == nil:
+		return wentAway(cmp.Or(err, error(&cut{c.Address, io.ErrUnexpectedEOF})))
 	case err != nil:
 		return err
-	case last.Result == nil:
-		return fmt.Errorf("the agent at %s went away in the middle; it resumes what was paused at its end, or at its next start", c.Address)
 	case last.Result.Error != "":
 		return exitCode(1) // it was printed
 	}
@@ -79,6 +83,8 @@ func (c *switchoverCmd) print(std streams, line []byte, e switchover.Event) (err
 // lines asks the agent and hands out each line of its answer as it comes. When ctx ends,
 // the connection does.
 func (r running) lines(ctx context.Context, q question, each func(line []byte) error) error {
+	ctx, p := r.listen(ctx)
+	defer p.end()
 	req, err := http.NewRequestWithContext(ctx, q.method, r.url(q.path), strings.NewReader(q.body))
 	if err != nil {
 		return fmt.Errorf("ask the agent at %s: %w", r.Address, err)
@@ -90,12 +96,13 @@ func (r running) lines(ctx context.Context, q question, each func(line []byte) e
 	defer transport.CloseIdleConnections()
 	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
-		return r.absent(err)
+		return p.why(r.absent(err))
 	}
 	defer func() { _ = res.Body.Close() }()
 	in := bufio.NewScanner(res.Body)
 	in.Buffer(nil, 1<<20)
 	for in.Scan() {
+		p.heard()
 		if res.StatusCode != http.StatusOK {
 			var e struct{ Error string }
 			if json.Unmarshal(in.Bytes(), &e) == nil && e.Error != "" {
@@ -110,11 +117,34 @@ func (r running) lines(ctx context.Context, q question, each func(line []byte) e
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("the agent at %s answers %s to %s", r.Address, res.Status, q.path)
 	}
-	return in.Err()
+	if err := in.Err(); err != nil {
+		return p.why(&cut{r.Address, err})
+	}
+	return nil
+}
+
+// cut says that an answer ended before it was whole.
+type cut struct {
+	address string
+	err     error
+}
+
+func (e *cut) Error() string {
+	return fmt.Sprintf("the agent at %s went away in the middle (%v)", e.address, e.err)
+}
+
+// wentAway adds what becomes of a switchover whose agent is not heard any more.
+func wentAway(err error) error {
+	var c *cut
+	var s *silent
+	if !errors.As(err, &c) && !errors.As(err, &s) {
+		return err
+	}
+	return fmt.Errorf("%w. What it has paused is resumed as soon as it goes on, at its end, or at its next start; what the authority was asked for it may still do: look at the authority, and at `pgsteer status`", err)
 }
 
 type pgbouncerCmd struct {
-	Action    string   `arg:"" enum:"pause,resume,disable,enable,kill,reconnect,reload" placeholder:"ACTION" help:"pause (clients wait; it ends by itself), resume, disable (no new clients), enable, kill (ends all sessions), reconnect (replaces server connections as each is released), reload."`
+	Action    string   `arg:"" enum:"pause,resume,disable,enable,kill,reconnect,reload,forget" placeholder:"ACTION" help:"pause (clients wait; it ends by itself), resume, disable (no new clients), enable, kill (ends all sessions), reconnect (replaces server connections as each is released), reload, forget (what was left paused at one that is configured no more, once it was resumed there)."`
 	Bouncer   string   `arg:"" placeholder:"PGBOUNCER" help:"Name of the PgBouncer in the agent's configuration."`
 	Databases []string `arg:"" optional:"" placeholder:"DATABASE" help:"Its databases; else all that are configured."`
 	asked
@@ -133,16 +163,17 @@ func (c *pgbouncerCmd) Run(ctx context.Context, std streams) error {
 	// A pause takes until the last transaction has ended.
 	ctx, cancel := context.WithTimeout(ctx, max(c.For, 10*time.Second)+5*time.Second)
 	defer cancel()
-	var answer struct {
-		Status    string   `json:"status"`
-		Databases []string `json:"databases"`
-	}
+	var answer pgbouncer.Done
 	if err := c.ask(ctx, http.MethodPost, "/admin/pgbouncer/"+c.Bouncer+"/"+c.Action, o, &answer); err != nil {
 		return err
 	}
 	if c.Output == "json" {
 		return c.json(std, answer)
 	}
-	_, err := fmt.Fprintf(std.out, "%s: %s %s\n", answer.Status, c.Bouncer, strings.Join(answer.Databases, " "))
+	note := ""
+	if answer.Note != "" {
+		note = "; " + answer.Note
+	}
+	_, err := fmt.Fprintf(std.out, "%s: %s %s%s\n", answer.Status, c.Bouncer, strings.Join(answer.Databases, " "), note)
 	return err
 }

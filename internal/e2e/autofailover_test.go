@@ -41,17 +41,17 @@ func newAutoRig(t *testing.T, nodes int) *autoRig {
 }
 
 // autoRigOf starts the monitor and the nodes, and makes the role that reads it.
-func autoRigOf(t testing.TB, nodes int, needs ...string) *autoRig {
-	t.Helper()
-	p := &autoRig{rig: newRig(t, needs...)}
+func autoRigOf(tb testing.TB, nodes int, needs ...string) *autoRig {
+	tb.Helper()
+	p := &autoRig{rig: newRig(tb, needs...)}
 	var err error
 	o := lab.AutoFailoverOptions{Nodes: nodes}
 	if d := os.Getenv("PGSTEER_UNHEALTHY_TIMEOUT"); d != "" {
 		o.Settings = map[string]string{"node_considered_unhealthy_timeout": d}
 	}
-	p.auto, err = p.lab.AutoFailover(t.Context(), o)
+	p.auto, err = p.lab.AutoFailover(tb.Context(), o)
 	p.do(err)
-	p.do(p.auto.Monitor().Exec(t.Context(), "pg_auto_failover", pgautofailover.Recipe))
+	p.do(p.auto.Monitor().Exec(tb.Context(), "pg_auto_failover", pgautofailover.Recipe))
 	return p
 }
 
@@ -281,7 +281,7 @@ func (w *witness) end() {
 }
 
 // watch asks one server every few milliseconds what it is.
-func (w *witness) watch(ctx context.Context, t testing.TB, p *autoRig, n *lab.AutoFailoverNode) {
+func (w *witness) watch(ctx context.Context, tb testing.TB, p *autoRig, n *lab.AutoFailoverNode) {
 	var conn *pgx.Conn
 	defer func() { closeConn(conn) }()
 	was := ""
@@ -297,7 +297,7 @@ func (w *witness) watch(ctx context.Context, t testing.TB, p *autoRig, n *lab.Au
 		after := p.view("main").Snapshot
 		// The agent said so before the question and after the answer.
 		if is != "writable" && is != "away" && before == after && after.Writer == n.Name() {
-			t.Errorf("%s is up for writes while it is %s", n.Name(), is)
+			tb.Errorf("%s is up for writes while it is %s", n.Name(), is)
 		}
 		if is != was {
 			w.note(time.Now(), "server   %s is %s", n.Name(), is)
@@ -331,13 +331,13 @@ func whatIs(ctx context.Context, c *pgx.Conn) string {
 }
 
 // follow notes what the agent says, and that it never names two.
-func (w *witness) follow(ctx context.Context, t testing.TB, p *autoRig) {
+func (w *witness) follow(ctx context.Context, tb testing.TB, p *autoRig) {
 	was := ""
 	for tick := time.NewTicker(2 * time.Millisecond); ; {
 		v := p.view("main").Snapshot
 		writes, _ := v.Pool("primary")
 		if len(writes.Up()) > 1 {
-			t.Errorf("several nodes are up for writes: %s", verdicts(v))
+			tb.Errorf("several nodes are up for writes: %s", verdicts(v))
 		}
 		if is := verdicts(v); is != was {
 			w.note(time.Now(), "pgsteer  %s", is)

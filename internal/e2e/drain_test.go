@@ -222,19 +222,26 @@ func broken(c *pgx.Conn) error {
 
 // With records that two agents share, at a real Consul, the one that was asked drains
 // and reports, also after its restart; the other one obeys, ends nobody, and says whom
-// to ask.
+// to ask. Cut off from Consul it ends nobody, since the other one may have been told
+// to stop.
 func TestDrainByOneAgent(t *testing.T) {
 	t.Parallel()
 	labtest.Need(t, lab.NeedConsul)
+	var link *lab.Link
 	f := newFront(t, frontOptions{external: func(f *front) {
 		f.replace("operator.token", operator+"\n")
 		store, err := f.lab.Consul(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.o.top = fmt.Sprintf("consul: {address: \"http://%s\"}\nmaintenance: {store: consul, admin_token_file: operator.token, sessions: {user: pgsteer}}\n", store.Addr())
+		if link, err = f.lab.Link(t.Context(), store.Addr()); err != nil {
+			t.Fatal(err)
+		}
+		const top = "consul: {address: \"http://%s\"}\nmaintenance: {store: consul, admin_token_file: operator.token, sessions: {user: pgsteer}}\n"
+		f.o.top = fmt.Sprintf(top, link.Addr())
 		f.writeConfig()
 		f.up()
+		f.o.top = fmt.Sprintf(top, store.Addr()) // the twin's
 	}})
 	twin := f.twin()
 	f.do(f.writer().Exec(t.Context(), "GRANT pg_signal_backend TO pgsteer"))
@@ -261,6 +268,21 @@ func TestDrainByOneAgent(t *testing.T) {
 			t.Errorf("an agent has ended %d, want %d", got, want)
 		}
 	}
+	spared := f.called("spared", f.node("n2").Addr(), 0)
+	if _, err := spared.Exec(t.Context(), "BEGIN"); err != nil {
+		t.Fatal(err)
+	}
+	f.maintained(http.MethodPost, "main/n2", `{"reason":"kernel","drain":"5s","terminate":true}`)
+	f.drain("another look", func(r drain.Report) bool { return r.ID != rep.ID && len(r.Left) == 1 })
+	f.do(link.Cut())
 	twin.maintained(http.MethodDelete, "main/n2", "")
+	f.drain("the trouble", func(r drain.Report) bool { return strings.Contains(r.Trouble, "nobody is ended until that is known") })
+	f.do(link.Heal())
+	if rep := f.drain("its end", func(r drain.Report) bool { return r.Phase.Over() }); rep.Phase != drain.Stopped || len(rep.Ended) != 0 {
+		t.Errorf("stopped at another agent it is %+v", rep)
+	}
+	if _, err := spared.Exec(t.Context(), "SELECT 1"); err != nil {
+		t.Errorf("after the stop a session ended: %v", err)
+	}
 	f.is("main", "replica", "n2", topology.Up, topology.CodeReplica)
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -40,7 +41,8 @@ type bouncerOptions struct {
 	switchover string
 	// settings are PgBouncer's.
 	settings map[string]string
-	external bool // the test starts the agent
+	timeout  string // pgbouncers[].timeout; "": 2s
+	external bool   // the test starts the agent
 }
 
 func newBouncerRig(t testing.TB, o bouncerOptions) *bouncerRig {
@@ -122,8 +124,8 @@ clusters:
       primary: {mode: write, listen: %q}
       replica: {mode: read, listen: %q}
 pgbouncers:
-  - {name: edge, address: %q, user: %s, password_file: console.pw, databases: [{name: postgres, pool: main/primary}]}
-%s`, top, user, b.password(password), nodes, b.o.switchover, b.write, b.read, b.bouncer.Socket(), lab.PgBouncerAdmin, templates)
+  - {name: edge, address: %q, user: %s, password_file: console.pw, timeout: %s, databases: [{name: postgres, pool: main/primary}]}
+%s`, top, user, b.password(password), nodes, b.o.switchover, b.write, b.read, b.bouncer.Socket(), lab.PgBouncerAdmin, cmp.Or(b.o.timeout, "2s"), templates)
 }
 
 // switched is the answer to a planned switchover.
@@ -175,6 +177,46 @@ func (b *bouncerRig) isPaused() bool {
 	return slices.ContainsFunc(b.console("SHOW DATABASES"), func(row map[string]string) bool {
 		return row["name"] == "postgres" && row["paused"] == "1"
 	})
+}
+
+// order has pgsteer say something to PgBouncer.
+func (b *bouncerRig) order(action, body string) (code int, err error) {
+	b.t.Helper()
+	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, "http://"+b.status+"/admin/pgbouncer/edge/"+action, strings.NewReader(body))
+	b.do(err)
+	req.Header.Set("Authorization", "Bearer "+operator)
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return 0, err
+	}
+	return res.StatusCode, res.Body.Close()
+}
+
+// unread has PgBouncer lead elsewhere than the template's file says, as one does whose
+// pgbouncer.ini does not include it, for as long as it takes to be told.
+func (b *bouncerRig) unread() {
+	b.t.Helper()
+	const healthy = "postgres leads to "
+	b.until("the status to say where it leads", func() bool { return strings.Contains(b.sink("pgbouncer edge").Detail, healthy) })
+	text, err := os.ReadFile(b.file("databases.ini"))
+	b.do(err)
+	write := func(text string) {
+		b.do(os.WriteFile(b.file("databases.ini"), []byte(text), 0o644))
+		b.console("RELOAD")
+	}
+	write("[databases]\npostgres = host=127.0.0.9 port=1\n")
+	want := "does its pgbouncer.ini %include " + b.file("databases.ini")
+	b.until("it to be told", func() bool {
+		s := b.sink("pgbouncer edge")
+		return s.State == "failing" && strings.Contains(s.Error, want)
+	})
+	s := b.switchOver(b.t.Context(), `{"to":"n2"}`)
+	if s.code != http.StatusConflict || !strings.Contains(s.text(), want) {
+		b.t.Errorf("with a PgBouncer that leads elsewhere: %d %s", s.code, s.text())
+	}
+	b.t.Logf("with a PgBouncer that leads elsewhere: %s", s.text())
+	write(string(text))
+	b.until("it to be well again", func() bool { return b.sink("pgbouncer edge").State == "ok" })
 }
 
 // console says something to PgBouncer as an operator does.

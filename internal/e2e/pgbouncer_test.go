@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -86,15 +88,22 @@ func TestHeldSwitchoverBeforeHAProxy(t *testing.T) {
 }
 
 // An authority that hangs: at the limit everything is resumed, and nobody has failed.
-// A caller who goes away has everything resumed at once. An operator's own PAUSE stays.
+// A caller who goes away has everything resumed at once, and the command goes on. A
+// PgBouncer that does not read the template's file is told, and not paused. What `pgsteer
+// pgbouncer pause` has paused keeps a switchover away; an operator's own PAUSE stays.
 func TestSwitchoverLimit(t *testing.T) {
 	t.Parallel()
-	b := newBouncerRig(t, bouncerOptions{switchover: `command: [sleep, "60"], limit: 1s, timeout: 7s`})
+	b := newBouncerRig(t, bouncerOptions{})
+	ended := b.file("ended")
+	b.o.switchover = fmt.Sprintf("command: [sh, -c, %q], limit: 1s, timeout: 7s", fmt.Sprintf("trap 'touch %s; exit 1' TERM; sleep 60 & wait", ended))
+	b.o.timeout = "3s" // another one of what speaks to PgBouncer, which knows where it must lead
+	b.writeConfig()
+	b.do(b.agent.Reload(t.Context()))
 	loads := b.clients()
 	begin := time.Now()
 	s := b.switchOver(t.Context(), `{"to":"n2"}`)
 	t.Logf("an authority that hangs:\n%s", s.text())
-	if s.result.Error == "" || !s.result.LimitReached || s.result.HeldFor < 0.9 || s.result.HeldFor > 3 {
+	if !strings.Contains(s.result.Error, "the command sh was ended by pgsteer before it was through") || !s.result.LimitReached || s.result.HeldFor < 0.9 || s.result.HeldFor > 3 {
 		t.Errorf("%d %+v", s.code, s.result)
 	}
 	for i, l := range loads {
@@ -103,6 +112,7 @@ func TestSwitchoverLimit(t *testing.T) {
 		b.unbroken([]string{"sessions that stay", "new sessions"}[i], l.Stop())
 	}
 
+	b.do(os.Remove(ended))
 	ctx, abort := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() { defer close(gone); b.switchOver(ctx, `{"to":"n2","limit":"3s"}`) }()
@@ -112,10 +122,26 @@ func TestSwitchoverLimit(t *testing.T) {
 	if d := b.until("the end of the pause", func() bool { return !b.isPaused() }); d > time.Second {
 		t.Errorf("after the caller went away it took %s to resume", d)
 	}
-	b.until("the end of the switchover", func() bool {
-		s = b.switchOver(t.Context(), `{"to":"n1"}`)
+	if s = b.switchOver(t.Context(), `{"to":"n2"}`); !strings.Contains(s.text(), "its command still runs") {
+		t.Errorf("beside the command: %s", s.text())
+	}
+	b.unread()
+	if s, err := b.order("pause", `{"for":"1m"}`); err != nil || s != http.StatusOK {
+		t.Errorf("pause: %d %v", s, err)
+	}
+	b.until("the end of the command", func() bool { _, err := os.Stat(ended); return err == nil })
+	b.until("it to be seen", func() bool {
+		s = b.switchOver(t.Context(), `{"to":"n2"}`)
 		return !strings.Contains(s.text(), "under way")
 	})
+	if want := "database postgres is paused by `pgsteer pgbouncer pause`"; !strings.Contains(s.result.Error, want) || !b.isPaused() {
+		t.Errorf("beside a pause: %d %s %+v", s.code, s.text(), s.result)
+	}
+	t.Logf("beside a pause: %s", s.result.Error)
+	if s, err := b.order("resume", ""); err != nil || s != http.StatusOK {
+		t.Errorf("resume: %d %v", s, err)
+	}
+	s = b.switchOver(t.Context(), `{"to":"n1"}`)
 	if s.code != http.StatusConflict || !strings.Contains(s.text(), "n1 is the writer already") {
 		t.Errorf("%d %s", s.code, s.text())
 	}

@@ -18,11 +18,11 @@ import (
 // completed by the kernel, which cannot be avoided from user space, and then
 // get no answer; they reach the server when the link is healed.
 type Link struct {
-	target string
-	addr   string
-	work   sync.WaitGroup
+	addr string
+	work sync.WaitGroup
 
 	mu      sync.Mutex
+	target  string
 	ln      net.Listener       // nil while refusing
 	closed  bool               // for good
 	whole   chan struct{}      // closed while bytes may pass
@@ -55,7 +55,18 @@ func (l *Lab) Link(_ context.Context, target string) (*Link, error) {
 func (k *Link) Addr() string { return k.addr }
 
 // Target returns the address of the server.
-func (k *Link) Target() string { return k.target }
+func (k *Link) Target() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.target
+}
+
+// Lead has new connections lead to another server, as a virtual address that moves.
+func (k *Link) Lead(target string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.target = target
+}
 
 // Cut lets no byte pass any more. After Refuse it listens again first.
 func (k *Link) Cut() error {
@@ -167,7 +178,7 @@ func (k *Link) serve(ln net.Listener, client *net.TCPConn) {
 	if !k.pass(s) {
 		return
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", k.target)
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", k.Target())
 	if err != nil {
 		_ = client.SetLinger(0) // what a refused client sees
 		return
