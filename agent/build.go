@@ -41,34 +41,9 @@ type plan struct {
 // plans lists what a configuration wants. Policies, pools, nodes, the local node and
 // Envoy's settings are in no part's made: running parts take them over.
 func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
-	var all []plan
+	all := a.planListeners(cfg)
 	add := func(name string, made any, build func() (*part, error)) {
-		all = append(all, plan{name: name, made: fmt.Sprintf("%#v", made), make: build})
-	}
-	server := func(name string, address config.ListenAddress, build func() (*part, error)) {
-		if !address.Off() {
-			all = append(all, plan{name: name, made: string(address), listens: true, make: build})
-		}
-	}
-	l := cfg.Listen
-	server(partAgentCheck, l.AgentCheck, func() (*part, error) { return a.buildAgentCheck(cfg, l.AgentCheck, nil) })
-	for _, p := range cfg.AgentCheck.Ports {
-		server(partAgentCheck+" "+string(p.Listen), p.Listen, func() (*part, error) { return a.buildAgentCheck(cfg, p.Listen, &p.Server) })
-	}
-	server(partHealth, l.Health, func() (*part, error) { return a.buildHealth(cfg) })
-	if !l.HealthTLS.Address.Off() {
-		all = append(all, a.planHealthTLS(cfg))
-	}
-	all = append(all, a.planRefusals(cfg)...)
-	server(partStatus, l.Status, func() (*part, error) { return a.buildStatus(l.Status) })
-	if !l.StatusTLS.Address.Off() {
-		all = append(all, a.planStatusTLS(l.StatusTLS))
-	}
-	if path := cfg.StatusSocket(a.o.Getenv); path != "" {
-		all = append(all, a.planSocket(path, l.SocketMode))
-	}
-	if !l.XDS.Off() {
-		all = append(all, a.planXDS(cfg))
+		all = append(all, planned(name, made, build))
 	}
 	if o := haproxyOptions(cfg); len(o.Sockets)+len(o.Masters) > 0 {
 		add(partRuntime, o, func() (*part, error) { return a.buildRuntime(o) })
@@ -95,16 +70,56 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 		add(partMesh, madeOfMesh(cfg), func() (*part, error) { return a.buildMesh(cfg, client) })
 	}
 	for _, cl := range cfg.Clusters {
-		sources := cl
-		sources.Mesh = config.ClusterMesh{}
-		sources.Policy, sources.Pools, sources.Nodes, sources.Switchover = config.Policy{}, nil, nil, config.Switchover{}
-		made := []any{sources, len(cl.Nodes) > 0}
-		if cl.UsesConsul() {
-			made = append(made, cfg.Consul)
-		}
-		add(partCluster+cl.Name, made, func() (*part, error) { return a.buildCluster(cfg, cl, client) })
+		add(partCluster+cl.Name, madeOfCluster(cfg, cl), func() (*part, error) { return a.buildCluster(cfg, cl, client) })
 	}
 	return all, nil
+}
+
+// planned is a part that listens nowhere.
+func planned(name string, made any, build func() (*part, error)) plan {
+	return plan{name: name, made: fmt.Sprintf("%#v", made), make: build}
+}
+
+// planListeners are the parts that bind an address.
+func (a *Agent) planListeners(cfg *config.Config) (all []plan) {
+	server := func(name string, address config.ListenAddress, build func() (*part, error)) {
+		if !address.Off() {
+			all = append(all, plan{name: name, made: string(address), listens: true, make: build})
+		}
+	}
+	l := cfg.Listen
+	server(partAgentCheck, l.AgentCheck, func() (*part, error) { return a.buildAgentCheck(cfg, l.AgentCheck, nil) })
+	for _, p := range cfg.AgentCheck.Ports {
+		server(partAgentCheck+" "+string(p.Listen), p.Listen, func() (*part, error) { return a.buildAgentCheck(cfg, p.Listen, &p.Server) })
+	}
+	server(partHealth, l.Health, func() (*part, error) { return a.buildHealth(cfg) })
+	if !l.HealthTLS.Address.Off() {
+		all = append(all, a.planHealthTLS(cfg))
+	}
+	all = append(all, a.planRefusals(cfg)...)
+	server(partStatus, l.Status, func() (*part, error) { return a.buildStatus(l.Status) })
+	if !l.StatusTLS.Address.Off() {
+		all = append(all, a.planStatusTLS(l.StatusTLS))
+	}
+	if path := cfg.StatusSocket(a.o.Getenv); path != "" {
+		all = append(all, a.planSocket(path, l.SocketMode))
+	}
+	if !l.XDS.Off() {
+		all = append(all, a.planXDS(cfg))
+	}
+	return all
+}
+
+// madeOfCluster is what a cluster's watchers are made of.
+func madeOfCluster(cfg *config.Config, cl config.Cluster) []any {
+	hasNodes, usesConsul := len(cl.Nodes) > 0, cl.UsesConsul()
+	cl.Mesh = config.ClusterMesh{}
+	cl.Policy, cl.Pools, cl.Nodes, cl.Switchover = config.Policy{}, nil, nil, config.Switchover{}
+	made := []any{cl, hasNodes}
+	if usesConsul {
+		made = append(made, cfg.Consul)
+	}
+	return made
 }
 
 // build makes the parts that a configuration wants and that do not run as it
