@@ -40,7 +40,8 @@ type fleet struct {
 	nodes   map[string]uint16 // ports
 	writer  string
 	gen     uint64
-	log     logtest.Log
+	log     logtest.Log // of the pusher
+	written logtest.Log // of the applier
 }
 
 // fleetOptions is how a fleet differs from the plain one.
@@ -103,7 +104,7 @@ func (f *fleet) run(group apply.Group) {
 	if err != nil {
 		f.tb.Fatal(err)
 	}
-	f.applier, err = apply.New(apply.Options{Groups: []apply.Group{group}, Views: &f.views, Now: now, Bring: f.pusher.Bring, SettleMin: 10 * time.Millisecond})
+	f.applier, err = apply.New(apply.Options{Groups: []apply.Group{group}, Views: &f.views, Now: now, Bring: f.pusher.Bring, SettleMin: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&f.written, nil))})
 	if err != nil {
 		f.tb.Fatal(err)
 	}

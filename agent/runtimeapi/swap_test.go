@@ -123,7 +123,7 @@ func TestHAProxyNodesComeAndComeBack(t *testing.T) {
 		with(step.port, step.names)
 	}
 	if st := f.applied(); st.Reloads > 0 {
-		t.Errorf("reloaded: %+v", st)
+		t.Errorf("reloaded: %+v\n%s", st, f.written.String())
 	}
 	log := f.log.String()
 	if strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
