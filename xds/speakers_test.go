@@ -33,6 +33,22 @@ func newSpeaker(t *testing.T, protocol string) speaker {
 	}
 }
 
+// replies are the answers that have come, and whether more can.
+func replies[M interface{ GetTypeUrl() string }](in <-chan M, texts func(M) []string) (all []reply, alive bool) {
+	for {
+		select {
+		case m, open := <-in:
+			if !open {
+				return all, false
+			}
+			k, _ := kindOf(m.GetTypeUrl())
+			all = append(all, reply{k, plain(k, texts(m)), m})
+		default:
+			return all, true
+		}
+	}
+}
+
 // manners are what a client does with answers, for either protocol.
 type manners struct {
 	modes [kinds + 1]mode
@@ -82,20 +98,7 @@ func (c *deltaSpeaker) unask(k kind, names []string) {
 	c.d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: urlOf(k), ResourceNamesUnsubscribe: names})
 }
 
-func (c *deltaSpeaker) take() (all []reply, alive bool) {
-	for {
-		select {
-		case m, open := <-c.d.in:
-			if !open {
-				return all, false
-			}
-			k, _ := kindOf(m.GetTypeUrl())
-			all = append(all, reply{k, plain(k, c.d.texts(m)), m})
-		default:
-			return all, true
-		}
-	}
-}
+func (c *deltaSpeaker) take() (all []reply, alive bool) { return replies(c.d.in, c.d.texts) }
 
 func (c *deltaSpeaker) ack(r reply) {
 	m := r.m.(*discoveryv3.DeltaDiscoveryResponse)
@@ -163,20 +166,7 @@ func (c *sotwSpeaker) send(k kind, refusal *status.Status) {
 	c.c.send(q)
 }
 
-func (c *sotwSpeaker) take() (all []reply, alive bool) {
-	for {
-		select {
-		case m, open := <-c.c.in:
-			if !open {
-				return all, false
-			}
-			k, _ := kindOf(m.GetTypeUrl())
-			all = append(all, reply{k, plain(k, c.c.texts(m)), m})
-		default:
-			return all, true
-		}
-	}
-}
+func (c *sotwSpeaker) take() (all []reply, alive bool) { return replies(c.c.in, c.c.texts) }
 
 func (c *sotwSpeaker) ack(r reply) {
 	m := r.m.(*discoveryv3.DiscoveryResponse)
