@@ -29,18 +29,16 @@ func firstWords(command string) string {
 	return strings.Join(w[:min(len(w), 3)], " ")
 }
 
-// remove takes a server out: maintenance first, so that nobody comes in, then its
-// sessions, then the checks, which could bring it back.
+// remove takes a server out: its checks first, since an answer that is under way may
+// say "ready", which ends a maintenance (2.6 hears none of a disabled agent check); then
+// maintenance, so that nobody comes in, and then its sessions.
 func (m *members) remove(ctx context.Context, ref haproxycfg.Ref, s haproxycfg.Server) error {
 	r := ref.String()
-	if err := m.ask(ctx, "set server "+r+" state maint"); err != nil {
-		return err
-	}
-	if err := m.ask(ctx, "shutdown sessions server "+r); err != nil {
-		return err
-	}
-	for _, what := range []string{"agent", "health"} { // succeeds without such a check too
-		if err := m.ask(ctx, "disable "+what+" "+r); err != nil {
+	for _, command := range []string{
+		"disable agent " + r, "disable health " + r, // succeed without such a check too
+		"set server " + r + " state maint", "shutdown sessions server " + r,
+	} {
+		if err := m.ask(ctx, command); err != nil {
 			return err
 		}
 	}

@@ -28,6 +28,7 @@ type fakeHAProxy struct {
 	missing map[string]bool   // servers that it does not have
 	at      map[string]string // where servers are; others are at 10.0.0.1, 10.0.0.2 …
 	retired map[string]bool   // servers in MAINT without checks
+	ready   map[string]bool   // servers whose agent's "ready" is under way, and ends the next MAINT
 	looks   int               // how often its servers were listed
 	state   map[string]string // by server: what the last command made of it
 	level   string            // of the socket; "" admin
@@ -97,8 +98,14 @@ func (f *fakeHAProxy) carryOut(command string) string {
 	if f.retired[srv] && w[3] == "agent" {
 		return "'set server <srv> agent' cannot be set: agent checks are not enabled on this server.\n\n"
 	}
-	if w[0] == "set" {
+	switch {
+	case w[0] == "disable" && w[1] == "agent":
+		delete(f.ready, srv)
+	case w[0] == "set":
 		f.state[srv] = strings.TrimSpace(w[3] + " " + w[4])
+		if f.state[srv] == "state maint" && !f.ready[srv] {
+			f.retired[srv] = true
+		}
 	}
 	return "\n"
 }
@@ -147,7 +154,7 @@ func bubble(t *testing.T, test func(f *fakeHAProxy, views *latest.Map[string, to
 // bubbleOf is bubble with some options set.
 func bubbleOf(t *testing.T, o Options, test func(f *fakeHAProxy, views *latest.Map[string, topology.View], p *Pusher, log *strings.Builder)) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fakeHAProxy{pid: 1, started: time.Now(), state: map[string]string{}}
+		f := &fakeHAProxy{pid: 1, started: time.Now(), state: map[string]string{}, retired: map[string]bool{}}
 		views := new(latest.Map[string, topology.View])
 		log := new(strings.Builder)
 		o.Sockets, o.Views, o.Now = []string{"/run/haproxy.sock"}, views, topology.NewTicker(time.Now)

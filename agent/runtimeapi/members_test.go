@@ -1,6 +1,7 @@
 package runtimeapi
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -11,6 +12,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
 // file is what the rig's HAProxy reads at its next reload.
@@ -208,6 +212,21 @@ func TestHAProxyServersThatNeedAReload(t *testing.T) {
 	}
 	wantAlive(t, session, 50*time.Millisecond)
 	eventually(t, time.Second, r.servedBy(t, "n1"))
+}
+
+// A server that leaves stays out, though its agent's answer is under way with the word
+// that ends a maintenance.
+func TestServerLeavesDespiteAnAnswerUnderWay(t *testing.T) {
+	bubble(t, func(f *fakeHAProxy, _ *latest.Map[string, topology.View], p *Pusher, _ *strings.Builder) {
+		text := "defaults\n mode tcp\nbackend be_main_replica\n"
+		for i := range 5 {
+			text += fmt.Sprintf(" server n%d 10.0.0.%d:5432 check agent-check\n", i+1, i+1)
+		}
+		f.set(func() { f.ready = map[string]bool{"be_main_replica/n5": true} })
+		if err := p.Bring(context.Background(), []byte(text), []byte(without("n5")(text))); err != nil {
+			t.Error("HAProxy would be reloaded:", err)
+		}
+	})
 }
 
 func first(c net.Conn, _ string) net.Conn { return c }

@@ -135,7 +135,7 @@ func TestServerThatBringWillAdd(t *testing.T) {
 		if st := p.Status()[0]; st.Err != nil || len(st.Applied) != 0 || strings.Contains(log.String(), "WARN") {
 			t.Errorf("status %+v\n%s", st, log)
 		}
-		f.set(func() { f.missing, f.retired = nil, nil })
+		f.set(func() { f.missing = nil; clear(f.retired) })
 		_ = p.sockets[0].members.one(func() error { return nil })
 		p.sockets[0].sayAgain()
 		f.heard()
