@@ -123,7 +123,7 @@ func (f *file) paces(start config.Value) {
 	for _, d := range []struct {
 		set       *time.Duration
 		otherwise time.Duration
-	}{{&p.Interval, f.Cluster.Postgres.Interval}, {&p.Authority, pace}, {&p.Burst, 20 * time.Millisecond}} {
+	}{{&p.Interval, f.Cluster.Postgres.Interval}, {&p.Authority, pace}, {&p.Burst, 10 * time.Millisecond}} {
 		if *d.set == 0 {
 			*d.set = d.otherwise
 		}

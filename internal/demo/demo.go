@@ -39,6 +39,7 @@ type Options struct {
 	Calm time.Duration
 
 	beside func(context.Context, *stage) error // starts what a benchmark compares with
+	held   int                                 // sessions that are held through HAProxy; zero: 8
 }
 
 // Events are the events of a full run, in order.
@@ -92,6 +93,9 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 	if o.Events == nil {
 		o.Events = Events
 	}
+	if o.held == 0 {
+		o.held = 8
+	}
 	program, err := lab.HAProxyProgram()
 	if err != nil {
 		return nil, err
@@ -124,7 +128,7 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 func (s *stage) up(ctx context.Context) error {
 	s.say("starting three PostgreSQL nodes")
 	var err error
-	if s.cluster, err = s.lab.Cluster(ctx, lab.ClusterOptions{Name: "main"}); err != nil {
+	if s.cluster, err = s.lab.Cluster(ctx, lab.ClusterOptions{Name: "main", FollowAfter: 200 * time.Millisecond}); err != nil {
 		return err
 	}
 	s.say("starting pgsteer; it renders HAProxy's configuration")
@@ -144,7 +148,7 @@ func (s *stage) up(ctx context.Context) error {
 	first := s.cluster.Primary()
 	s.writers = []reign{{node: first, port: first.Port(), from: time.Now()}}
 	s.loads = []*lab.Load{
-		s.lab.Load(s.write, lab.LoadOptions{Sessions: 8}),                     // pooled applications
+		s.lab.Load(s.write, lab.LoadOptions{Sessions: s.o.held}),              // pooled applications
 		s.lab.Load(s.write, lab.LoadOptions{NewSession: true}),                // a new session for every write
 		s.lab.Load(s.read, lab.LoadOptions{ReadOnly: true, NewSession: true}), // readers
 	}

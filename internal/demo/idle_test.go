@@ -28,12 +28,16 @@ type idleEnd struct {
 	began, over time.Time
 }
 
+// comeBack is how often one that has no session tries: later than the clients that are
+// measured, which have a small machine to themselves then.
+const comeBack = 250 * time.Millisecond
+
 func newIdlers(addr string, sessions int) *idlers {
 	ctx, stop := context.WithCancel(context.Background())
 	i := &idlers{dsn: "postgres://" + lab.AppUser + "@" + addr + "/postgres?sslmode=disable", stop: stop}
 	for range sessions {
 		i.done.Go(func() {
-			for tick := time.NewTicker(10 * time.Millisecond); ctx.Err() == nil; {
+			for tick := time.NewTicker(comeBack); ctx.Err() == nil; {
 				i.idle(ctx)
 				select {
 				case <-ctx.Done():

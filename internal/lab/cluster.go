@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -39,6 +40,10 @@ type ClusterOptions struct {
 	Authority *Authority
 	// Names are further names in the certificates, by which clients reach the nodes.
 	Names []string
+	// FollowAfter is how long after a promotion the other nodes learn of it; 0 means at
+	// once. What failover managers do then, a start and a new stream or two, is done by
+	// other machines in life and takes the new primary's cores here.
+	FollowAfter time.Duration
 }
 
 // Cluster is a PostgreSQL primary with streaming standbys, all on loopback. The
@@ -59,6 +64,7 @@ type Cluster struct {
 	probeUser string
 	authority *Authority // nil: no TLS
 	nodes     []*Node
+	follow    time.Duration // after a promotion
 
 	changing sync.Mutex // held by calls that change roles
 }
@@ -82,7 +88,7 @@ func (l *Lab) Cluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 		o.Nodes = 3
 	}
 	c := &Cluster{
-		lab: l, name: o.Name, bin: bin, settings: maps.Clone(o.Settings), probeUser: o.ProbeUser, authority: o.Authority,
+		lab: l, name: o.Name, bin: bin, settings: maps.Clone(o.Settings), probeUser: o.ProbeUser, authority: o.Authority, follow: o.FollowAfter,
 		passwords: map[string]string{Superuser: rand.Text(), o.ProbeUser: rand.Text()},
 	}
 	if err := c.makeNodes(o.Nodes, o.Names); err != nil {

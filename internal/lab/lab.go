@@ -252,6 +252,16 @@ func bound(ctx context.Context, d time.Duration) (context.Context, context.Cance
 	return context.WithTimeout(ctx, d)
 }
 
+// wait returns after a time, or when ctx has ended.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // poll calls f every so often until it says true, or until ctx ends. An error
 // of f is no end: it is reported when the time is up.
 func poll(ctx context.Context, what string, every time.Duration, f func() (bool, error)) error {

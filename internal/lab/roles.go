@@ -97,6 +97,9 @@ func (c *Cluster) Switchover(ctx context.Context, to string) (Timeline, error) {
 	if err != nil {
 		return tl, fmt.Errorf("lab: switchover from %s to %s: %w", old.name, to, err)
 	}
+	if err := wait(ctx, c.follow); err != nil {
+		return tl, err
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.repoint(gctx, next, old) })
 	g.Go(func() error { return old.returnTo(gctx, next) })
@@ -153,6 +156,9 @@ func (c *Cluster) Failover(ctx context.Context, to string) (Timeline, error) {
 	}
 	if err := next.promote(ctx, &tl, nil); err != nil {
 		return tl, fmt.Errorf("lab: failover to %s: %w", to, err)
+	}
+	if err := wait(ctx, c.follow); err != nil {
+		return tl, err
 	}
 	err = c.repoint(ctx, next)
 	tl.Done = time.Now()
