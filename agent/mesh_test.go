@@ -51,11 +51,15 @@ func TestPublishing(t *testing.T) {
 	other.until("who publishes", func() bool { return strings.Contains(other.statusText(), "- mesh main: published by another agent, ") })
 	for series, want := range map[string]string{
 		`pgsteer_sink_ok{sink="mesh main"}`: "1", `pgsteer_sink_present{sink="mesh main",what="publisher"}`: "1",
-		`pgsteer_sink_present{sink="mesh main",what="instances_up"}`: "2", `pgsteer_sink_events_total{event="writes",sink="mesh main"}`: "1",
+		`pgsteer_sink_present{sink="mesh main",what="instances_up"}`: "2",
 	} {
 		if got := r.metric(series); got != want {
 			t.Errorf("%s is %q, want %s", series, got, want)
 		}
+	}
+	// A slow machine may decide about one node before the other.
+	if got := r.metric(`pgsteer_sink_events_total{event="writes",sink="mesh main"}`); got != "1" && got != "2" {
+		t.Errorf("it wrote %q times, want once or twice", got)
 	}
 	if got := other.metric(`pgsteer_sink_present{sink="mesh main",what="publisher"}`); got != "0" {
 		t.Errorf("the other agent says %q of whether it publishes", got)
