@@ -84,8 +84,13 @@ func (m *master) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		began := m.now()
-		m.judge(ctx, m.look(ctx))
-		m.lookAt = m.now().Add(max(m.o.Recheck, min(share*m.now().Sub(began), 5*time.Second)))
+		err := m.look(ctx)
+		m.judge(ctx, err)
+		pause := min(share*m.now().Sub(began), 5*time.Second)
+		if err != nil {
+			pause = 0 // a lost writer's sessions may be there, which nobody has ended yet
+		}
+		m.lookAt = m.now().Add(max(m.o.Recheck, pause))
 		timer.Reset(m.lookAt.Sub(m.now()))
 	}
 }
@@ -142,28 +147,39 @@ func (m *master) look(ctx context.Context) error {
 	}
 	if len(procs.Old) == 0 {
 		m.count(0, Sessions{}, 0)
-		clear(m.moves.of)
+		m.moves.forget()
 		return nil
 	}
 	verdicts := verdicts(m.o, m.rosters)
+	pids := slices.Sorted(maps.Keys(procs.Old))
+	all, errs := make([]swept, len(pids)), make([]error, len(pids))
+	var workers sync.WaitGroup
+	for i, pid := range pids { // at once, since one that hangs must not keep the others waiting
+		workers.Go(func() { all[i], errs[i] = m.worker(ctx, pid, verdicts) })
+	}
+	workers.Wait()
 	var found Sessions
 	var ended uint64
-	var errs []error
-	for _, pid := range slices.Sorted(maps.Keys(procs.Old)) {
-		moved, err := m.moves.in(ctx, m.at, pid)
-		errs = append(errs, err)
-		w, err := m.sweep(ctx, pid, func(srv server) topology.Verdict {
-			v, judged := verdicts[srv]
-			if judged && moved[srv] {
-				return topology.Down
-			}
-			return v
-		})
+	for _, w := range all {
 		found.Down, found.Draining, ended = found.Down+w.found.Down, found.Draining+w.found.Draining, ended+w.ended
-		errs = append(errs, err)
 	}
-	m.count(len(procs.Old), found, ended)
+	m.count(len(pids), found, ended)
 	return errors.Join(errs...)
+}
+
+// worker ends the sessions of one old worker to servers that are down, or that it has
+// at an address of before. When it does not tell its addresses, those that are down
+// end all the same.
+func (m *master) worker(ctx context.Context, pid int, verdicts map[server]topology.Verdict) (swept, error) {
+	moved, unknown := m.moves.in(ctx, m.at, pid)
+	w, err := m.sweep(ctx, pid, func(srv server) topology.Verdict {
+		v, judged := verdicts[srv]
+		if judged && moved[srv] {
+			return topology.Down
+		}
+		return v
+	})
+	return w, errors.Join(unknown, err)
 }
 
 func (m *master) count(old int, found Sessions, ended uint64) {

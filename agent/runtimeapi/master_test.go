@@ -24,6 +24,8 @@ type fakeMaster struct {
 	refuses  bool              // the master starts anew, or is not there
 	denies   bool              // its socket has level operator
 	gone     bool              // the worker ends between "show proc" and the next question
+	hangs    bool              // the master takes questions and answers none
+	more     string            // a further old worker in "show proc", 6, which hangs
 	longest  int               // bytes of the longest line it was sent
 	looks    int
 }
@@ -37,10 +39,21 @@ func (f *fakeMaster) dial(context.Context, string, string) (net.Conn, error) {
 	client, srv := net.Pipe()
 	go func() {
 		defer srv.Close()
-		line, _ := bufio.NewReader(srv).ReadString('\n')
+		in := bufio.NewReader(srv)
+		line, _ := in.ReadString('\n')
+		if f.mute(line) {
+			_, _ = in.ReadString('\n') // until the client gives up
+			return
+		}
 		_, _ = srv.Write([]byte(f.answers(strings.TrimSpace(line))))
 	}()
 	return client, nil
+}
+
+func (f *fakeMaster) mute(line string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.hangs || strings.HasPrefix(line, "@!6 ")
 }
 
 func (f *fakeMaster) answers(line string) string {
@@ -52,7 +65,7 @@ func (f *fakeMaster) answers(line string) string {
 		switch what, isOld := strings.CutPrefix(command, "@!7 "); {
 		case command == "show proc":
 			f.looks++
-			out.WriteString("#<PID> <type>\n1 master 1 [failed: 0]\n# workers\n8 worker 0\n# old workers\n7 worker 1\n\n")
+			out.WriteString("#<PID> <type>\n1 master 1 [failed: 0]\n# workers\n8 worker 0\n# old workers\n7 worker 1\n" + f.more + "\n")
 		case !isOld || f.gone:
 			return "Can't find the target PID matching the prefix '@!7'\n"
 		case what == "show sess":
@@ -160,6 +173,27 @@ func TestOldWorkersAreLeftInPeace(t *testing.T) {
 		}
 		if f.looks != 10 {
 			t.Errorf("%d looks after 10 urgent changes", f.looks)
+		}
+	})
+}
+
+// A lost writer's sessions in old workers end within a second or so, even when the
+// master, or another old worker, hangs just then.
+func TestOldWorkersAreSweptDespiteAHang(t *testing.T) {
+	masterBubble(t, func(f *fakeMaster, views *latest.Map[string, topology.View], _ func() MasterStatus, _ *strings.Builder) {
+		show(views, snapshot(1, 1, replicas(up)))
+		f.after(time.Second)
+		f.set(func() { f.hangs, f.sessions["0xa"] = true, "be_main_replica/n1" })
+		show(views, snapshot(2, 2, replicas(down)))
+		f.after(500 * time.Millisecond)
+		f.set(func() { f.hangs = false })
+		if left := f.after(900 * time.Millisecond); left != 0 { // the question that hung, and a pause
+			t.Error("the session outlives a master that hung for half a second")
+		}
+		f.set(func() { f.more, f.sessions["0xb"] = "6 worker 1\n", "be_main_replica/n1" })
+		show(views, snapshot(3, 3, replicas(down)))
+		if left := f.after(10 * time.Millisecond); left != 0 {
+			t.Error("the session waits for another worker that hangs")
 		}
 	})
 }

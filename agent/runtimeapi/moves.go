@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/pgsteer/pgsteer/agent/haproxycli"
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -16,11 +17,13 @@ import (
 type moves struct {
 	now    map[server]netip.AddrPort
 	former map[server]map[netip.AddrPort]bool
-	of     map[int]map[server]running // the servers of old workers, which do not move
+
+	mu *sync.Mutex
+	of map[int]map[server]running // the servers of old workers, which do not move; guarded by mu
 }
 
 func newMoves() moves {
-	return moves{now: make(map[server]netip.AddrPort), former: make(map[server]map[netip.AddrPort]bool), of: make(map[int]map[server]running)}
+	return moves{now: make(map[server]netip.AddrPort), former: make(map[server]map[netip.AddrPort]bool), mu: new(sync.Mutex), of: make(map[int]map[server]running)}
 }
 
 // note takes the addresses of a snapshot over.
@@ -45,27 +48,46 @@ func (m moves) note(o *Options, s *topology.Snapshot) {
 	}
 }
 
-// in returns the servers that an old worker has at an address of before.
+// in returns the servers that an old worker has at an address of before. Several
+// workers may be asked for at once.
 func (m moves) in(ctx context.Context, at haproxycli.Socket, pid int) (map[server]bool, error) {
 	if len(m.former) == 0 {
 		return nil, nil
 	}
-	if m.of[pid] == nil {
-		answer, err := at.Ask(ctx, fmt.Sprintf("@!%d show servers state", pid))
-		if err != nil || strings.Contains(answer, noSuchPID) {
-			return nil, err
-		}
-		has, err := parseState(answer)
-		if err != nil {
-			return nil, err
-		}
-		m.of[pid] = has
-	}
+	has, err := m.servers(ctx, at, pid)
 	out := make(map[server]bool)
 	for srv, former := range m.former {
-		if former[m.of[pid][srv].address] {
+		if r, ok := has[srv]; ok && former[r.address] {
 			out[srv] = true
 		}
 	}
-	return out, nil
+	return out, err
+}
+
+// servers are those of an old worker, none when it has ended.
+func (m moves) servers(ctx context.Context, at haproxycli.Socket, pid int) (map[server]running, error) {
+	m.mu.Lock()
+	has := m.of[pid]
+	m.mu.Unlock()
+	if has != nil {
+		return has, nil
+	}
+	answer, err := at.Ask(ctx, fmt.Sprintf("@!%d show servers state", pid))
+	if err != nil || strings.Contains(answer, noSuchPID) {
+		return nil, err
+	}
+	if has, err = parseState(answer); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.of[pid] = has
+	return has, nil
+}
+
+// forget drops what was known of old workers.
+func (m moves) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.of)
 }
