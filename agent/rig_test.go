@@ -24,7 +24,16 @@ import (
 	"github.com/pgsteer/pgsteer/watchers/pgtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if clusters := os.Getenv(fleetEnv); clusters != "" {
+		if err := serveFleet(clusters); err != nil {
+			fmt.Fprintln(os.Stderr, "serve the fleet's nodes:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds every wait for something that must come.
 const patience = 30 * time.Second

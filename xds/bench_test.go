@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	streamv3 "github.com/envoyproxy/go-control-plane/pkg/server/stream/v3"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
+	"github.com/pgsteer/pgsteer/internal/lab/labtest"
 	"github.com/pgsteer/pgsteer/xds/resources"
 )
 
@@ -52,7 +52,7 @@ func endpointChange(b *testing.B, clusters, asked int) {
 	}
 	each := float64(heapNow()-before) / benchStreams / 1024
 	var took, last []time.Duration // of every stream, and of the last at each change
-	used := cpuTime(b)
+	used := labtest.CPU(b)
 	for i := 0; b.Loop(); i++ {
 		verdicts := []topology.Verdict{down, up, down}
 		if i%2 == 1 {
@@ -61,7 +61,7 @@ func endpointChange(b *testing.B, clusters, asked int) {
 		each := change(r, streams, decision("c0000", uint64(i)+2, verdicts...))
 		took, last = append(took, each...), append(last, slices.Max(each))
 	}
-	used = cpuTime(b) - used
+	used = labtest.CPU(b) - used
 	slices.Sort(took)
 	slices.Sort(last)
 	b.ReportMetric(ms(used)/float64(len(last)), "cpu-ms/op") // steadier than the rest on a busy machine
@@ -87,16 +87,6 @@ func change(r *rig, streams []*delta, snap *topology.Snapshot) []time.Duration {
 	}
 	wg.Wait()
 	return took
-}
-
-// cpuTime is what the process has used, of client and server together.
-func cpuTime(b *testing.B) time.Duration {
-	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

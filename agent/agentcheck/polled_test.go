@@ -58,26 +58,16 @@ listen l
 			b.Fatalf("only %d answers in 20 s", answered(s))
 		}
 	}
-	answers, used, began := answered(s), cpu(b), time.Now()
+	answers, used, began := answered(s), labtest.CPU(b), time.Now()
 	for b.Loop() {
 		time.Sleep(time.Second)
 	}
 	took := time.Since(began).Seconds()
 	b.ReportMetric(float64(answered(s)-answers)/took, "answers/s")
-	b.ReportMetric(100*(cpu(b)-used).Seconds()/took, "cpu-%")
+	b.ReportMetric(100*(labtest.CPU(b)-used).Seconds()/took, "cpu-%")
 }
 
 func answered(s *Server) uint64 {
 	c := s.Counters()
 	return c.Up.Load() + c.Drain.Load() + c.Down.Load() + c.Silent.Load() + c.Unknown.Load()
-}
-
-// cpu is what this process has used.
-func cpu(b *testing.B) time.Duration {
-	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -21,6 +21,7 @@ type monitor struct {
 	trouble error                  // of a question
 	rights  *pgautofailover.Rights // nil when the login or the question failed
 	nodes   int                    // of the group
+	sharing int                    // clusters that are read there by the same login
 }
 
 func monitors(ctx context.Context, x *exam) []Result {
@@ -34,6 +35,13 @@ func monitors(ctx context.Context, x *exam) []Result {
 		}
 		for _, at := range cl.Monitor.Monitors {
 			seen = append(seen, monitor{cluster: cl, at: at})
+		}
+	}
+	for i := range seen {
+		for _, o := range seen {
+			if o.at == seen[i].at && o.cluster.Monitor.User == seen[i].cluster.Monitor.User {
+				seen[i].sharing++
+			}
 		}
 	}
 	each(len(seen), func(i int) { x.lookAtMonitor(ctx, &seen[i]) })
@@ -129,6 +137,16 @@ func (m monitor) more() []Result {
 		r := m.row(Warn, "read the extension's version")
 		r.Found = "version " + *f.Version + " was never tried with pgsteer; known are " + strings.Join(pgautofailover.Versions, ", ")
 		r.Do = "watch pgsteer status for what cannot be used of the monitor's word"
+		all = append(all, r)
+	}
+	if need := 2 * m.sharing; f.Limit >= 0 && !f.Superuser && f.Limit < need {
+		r := m.row(Warn, "read the connection limit of "+f.Role)
+		r.Found = fmt.Sprintf("it is %d; each agent keeps a session for each of its clusters here, which are %d", f.Limit, m.sharing)
+		if f.Limit < m.sharing {
+			r.Level = Fail
+			r.Found += ", so some of them have no authority"
+		}
+		r.Do = "as superuser of the monitor: " + pgautofailover.LimitFor(f.Role, need) + " that is enough for two agents"
 		all = append(all, r)
 	}
 	if r := encrypted(m.row(OK, "read pg_stat_ssl"), f.TLS, m.cluster.Monitor.SSLMode, m.at.Host); r.Level != OK {

@@ -66,13 +66,21 @@ func TestMonitor(t *testing.T) {
 			"no TLS", func(m *monitorSession) { m.rights.TLS = false },
 			"OK " + at + "version 2.0; 3 nodes, read from the view pgsteer.node|WARN " + at + "not encrypted: the server offers no TLS, and sslmode prefer takes that", "ssl = on",
 		},
+		{
+			"no room for a second agent", func(m *monitorSession) { m.rights.Limit = 1 },
+			"OK " + at + "version 2.0; 3 nodes, read from the view pgsteer.node|WARN " + at + "it is 1; each agent keeps a session for each of its clusters here, which are 1", "ALTER ROLE pgsteer CONNECTION LIMIT 2;",
+		},
+		{
+			"no room", func(m *monitorSession) { m.rights.Limit, m.rights.Role = 0, "Probe" },
+			"OK " + at + "version 2.0; 3 nodes, read from the view pgsteer.node|FAIL " + at + "it is 0; each agent keeps a session for each of its clusters here, which are 1, so some of them have no authority", `ALTER ROLE "Probe" CONNECTION LIMIT 2;`,
+		},
 		{"a copy", func(m *monitorSession) { m.rights.Recovery = true }, "FAIL " + at + "it is in recovery: a copy of the monitor, which may be behind", "monitors"},
 		{"another database", func(m *monitorSession) { m.rights.Version, m.rights.Schema = nil, nil }, "FAIL " + at + "there is no extension pgautofailover in database pg_auto_failover", "database"},
 		{"no such group", func(m *monitorSession) { m.nodes = "0" }, "FAIL " + at + "it knows no node of formation it's, group 2", "pg_autoctl show state"},
 		{"broken", func(m *monitorSession) { m.err = errors.New("broken") }, "FAIL " + at + "broken", "log"},
 	} {
 		asked := ""
-		s := monitorSession{pgautofailover.Rights{Role: "pgsteer", Version: new("2.0"), Schema: new("pgsteer"), Views: false, TLS: true}, "3", nil, &asked}
+		s := monitorSession{pgautofailover.Rights{Role: "pgsteer", Version: new("2.0"), Schema: new("pgsteer"), Views: false, TLS: true, Limit: -1}, "3", nil, &asked}
 		tt.change(&s)
 		o := options(t, monitored)
 		o.Monitor = func(context.Context, string, topology.Address) (Session, *topology.Failure) { return s, nil }
@@ -95,7 +103,7 @@ func TestSeveralMonitors(t *testing.T) {
 	asked, up := "", true
 	o.Monitor = func(_ context.Context, cluster string, at topology.Address) (Session, *topology.Failure) {
 		if cluster == "main" && at.Host == "10.0.0.9" && up {
-			return monitorSession{pgautofailover.Rights{Version: new("2.1"), Schema: new("pgsteer"), TLS: true}, "2", nil, &asked}, nil
+			return monitorSession{pgautofailover.Rights{Version: new("2.1"), Schema: new("pgsteer"), TLS: true, Limit: 2}, "2", nil, &asked}, nil
 		}
 		return nil, &topology.Failure{Class: topology.FailAuth, Text: "no pg_hba.conf entry"}
 	}
@@ -104,7 +112,7 @@ func TestSeveralMonitors(t *testing.T) {
 	up = false
 	same(t, of(t, "monitor", o), "FAIL "+bad, "FAIL "+strings.Replace(bad, "0.8", "0.9", 1))
 	for _, r := range Run(t.Context(), o) {
-		if r.Check == "monitor" && (!strings.Contains(r.Do, "`host pg_auto_failover pgsteer") || !strings.Contains(r.Do, "CREATE ROLE pgsteer LOGIN CONNECTION LIMIT 4;\nCREATE SCHEMA")) {
+		if r.Check == "monitor" && (!strings.Contains(r.Do, "`host pg_auto_failover pgsteer") || !strings.Contains(r.Do, "CREATE ROLE pgsteer LOGIN CONNECTION LIMIT 50;\nCREATE SCHEMA")) {
 			t.Errorf("do %q", r.Do)
 		}
 	}

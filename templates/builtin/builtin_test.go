@@ -202,7 +202,7 @@ func TestHAProxyAccepts(t *testing.T) {
 // carry the value itself. A node that cannot be written, or whose name nobody
 // resolved, is left out.
 func FuzzOutsideText(f *testing.F) {
-	for _, s := range []string{"n1", "n\n1", "n\r1", "n\x001", "n#1", `n"1`, "n'1", "n$1", "n{1", `n\1`, "n%1", "n 1", "é", "n1\nlisten x\n bind :1", "${HOME}", "::1", "10.0.0.1", "{{.}}", "<no value>", "a.b-c_d"} {
+	for _, s := range []string{"n1", "n\n1", "n\r1", "n\x001", "n#1", `n"1`, "n'1", "n$1", "n{1", `n\1`, "n%1", "n 1", "é", "n1\nlisten x\n bind :1", "${HOME}", "::1", "10.0.0.1", "{{.}}", "<no value>", "a.b-c_d", strings.Repeat("n", 10_000)} {
 		f.Add(s, s, s, s)
 	}
 	want, _ := shape(mustRender(f, render.ViewOf([]*topology.Snapshot{snapshot("main", 2, "n1")}, settings("main"))))

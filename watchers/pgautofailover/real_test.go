@@ -141,6 +141,7 @@ func TestRealMonitor(t *testing.T) {
 		{"a notification means read again", r.testNotified},
 		{"many notifications are few reads", r.testFlood},
 		{"another group", r.testGroup},
+		{"a timeout that Go writes in minutes", r.testPatient},
 		{"no such formation", r.testAbsent},
 		{"a newer version", r.testNewer},
 		{"a role that may read nothing", r.testDenied},
@@ -207,6 +208,14 @@ func (r *played) testFlood(t *testing.T) {
 		t.Errorf("151 notifications made %d reads, at most %.0f are owed", reads, most)
 	}
 	r.exec(toPrimary)
+}
+
+func (r *played) testPatient(t *testing.T) {
+	o := r.options()
+	o.Timeout = 90 * time.Second
+	if got := start(t, o).next(); got.Failure != nil {
+		t.Error(got.Failure.Text)
+	}
 }
 
 func (r *played) testGroup(t *testing.T) {

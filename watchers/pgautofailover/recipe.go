@@ -2,6 +2,7 @@ package pgautofailover
 
 import (
 	_ "embed"
+	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -20,10 +21,7 @@ const recipeRole = "pgsteer"
 // RecipeFor is the part of Recipe that is missing, for a role of any name: without
 // the role, the views or both where they are there already.
 func RecipeFor(role string, roleThere, viewsThere bool) string {
-	name := role
-	if role != recipeRole {
-		name = pgx.Identifier{role}.Sanitize()
-	}
+	name := quoted(role)
 	var b strings.Builder
 	for statement := range strings.SplitAfterSeq(Recipe, ";\n") {
 		_, body, commented := strings.Cut(statement, "CREATE ROLE "+recipeRole)
@@ -39,4 +37,16 @@ func RecipeFor(role string, roleThere, viewsThere bool) string {
 		}
 	}
 	return b.String()
+}
+
+// LimitFor is the statement that lets a role have so many connections.
+func LimitFor(role string, connections int) string {
+	return fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT %d;", quoted(role), connections)
+}
+
+func quoted(role string) string {
+	if role == recipeRole {
+		return role
+	}
+	return pgx.Identifier{role}.Sanitize()
 }

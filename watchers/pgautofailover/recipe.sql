@@ -1,7 +1,7 @@
 -- A role that can read the monitor's word and do no more. Once, as superuser in the
 -- database pg_auto_failover of the monitor; drop the schema before an upgrade of the
 -- extension and make it anew afterwards.
-CREATE ROLE pgsteer LOGIN CONNECTION LIMIT 4;
+CREATE ROLE pgsteer LOGIN CONNECTION LIMIT 50;
 CREATE SCHEMA pgsteer;
 CREATE VIEW pgsteer.node AS
   SELECT formationid, groupid, nodeid, nodename, nodehost, nodeport, sysidentifier,

@@ -24,6 +24,7 @@ type Rights struct {
 	Schema    *string `json:"schema"`   // whose tables a watcher reads; nil: it can read none
 	Views     bool    `json:"views"`    // those of the recipe are there
 	TLS       bool    `json:"tls"`
+	Limit     int     `json:"limit"` // of the role's connections; -1: none
 }
 
 // RightsQuery is answered by one Rights, in JSON. It needs no right beyond the login.
@@ -37,7 +38,8 @@ const RightsQuery = `SELECT json_build_object(
  'version', (SELECT extversion FROM pg_extension WHERE extname = 'pgautofailover'),
  'schema', (` + whereQuery + `),
  'views', EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'pgsteer' AND c.relname = 'node'),
- 'tls', (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()))
+ 'tls', (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()),
+ 'limit', r.rolconnlimit)
 FROM pg_roles r WHERE r.rolname = current_user`
 
 // CountQuery counts the nodes of a group. The schema is that of Rights.

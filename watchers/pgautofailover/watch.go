@@ -117,7 +117,7 @@ func (w *Watcher) lineOptions(at topology.Address) postgres.LineOptions {
 	}
 	settings := postgres.GoneSettings()
 	settings["default_transaction_read_only"] = "on"
-	settings["statement_timeout"] = w.o.Timeout.String()
+	settings["statement_timeout"] = strconv.FormatInt(w.o.Timeout.Milliseconds(), 10) // PostgreSQL does not read "1m0s"
 	return postgres.LineOptions{
 		Options: postgres.Options{
 			Cluster: w.o.Cluster, Node: "monitor", Address: at, User: w.o.User, Database: w.o.Database,
