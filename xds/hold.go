@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pgsteer/pgsteer/xds/resources"
@@ -37,7 +38,7 @@ type standing struct {
 
 // hold keeps listeners as they stand, and the clusters of pools with health checks,
 // see [hold.keepChecked]. Every difference in one ends its sessions,
-// so a listener changes when its writer does, whose sessions end in any case, or
+// so a listener changes when its writer does and its sessions end in any case, or
 // when the operator gives another word of release. All of it belongs to the
 // goroutine of the publisher, but for saving.
 type hold struct {
@@ -87,7 +88,7 @@ func (h *hold) keep(next map[string]*resource, writers map[string]string) {
 			wanted.Writer = &w
 		}
 		old, stands := h.stand[name]
-		free := !stands || old.Release != h.release || !sameWriter(old.Writer, wanted.Writer)
+		free := !stands || old.Release != h.release || !sameWriter(old.Writer, wanted.Writer) && endsAnyway(old)
 		if free || bytes.Equal(old.Bytes, wanted.Bytes) {
 			changed = changed || free
 			h.stand[name] = wanted
@@ -164,6 +165,13 @@ func (h *hold) forget(cluster string, next *encoded) {
 	if gone {
 		h.save()
 	}
+}
+
+// endsAnyway: the sessions of a listener end when its writer changes, by the name of its
+// chain. Those of other modes go on.
+func endsAnyway(l standing) bool {
+	var at listenerv3.Listener
+	return proto.Unmarshal(l.Bytes, &at) == nil && resources.EndsWithWriter(&at)
 }
 
 func sameWriter(a, b *string) bool {

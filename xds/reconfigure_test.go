@@ -92,6 +92,24 @@ func TestChangedListenerIsHeld(t *testing.T) {
 	})
 }
 
+// TestKeptListenerIsHeldOverAChangeOfWriter: sessions that go on when the writer
+// changes must not end by another listener then.
+func TestKeptListenerIsHeldOverAChangeOfWriter(t *testing.T) {
+	settings := func(host string) Settings {
+		s := settingsAt(host, "")
+		s.Sessions = func(string, string) resources.Sessions { return resources.SessionsKeep }
+		return s
+	}
+	inBubbleWith(t, []string{"main"}, Options{Settings: settings("127.0.0.1")}, func(b *bubble) {
+		b.set(calm(1), time.Hour)
+		(&Server{publisher: b.pub}).Reconfigure(settings("127.0.0.9"))
+		b.pass(0)
+		b.set(decision("main", 3, down, up, down), time.Hour)
+		b.at("with another writer", "127.0.0.1", "127.0.0.1")
+		same(t, "held", "main/primary main/replica", strings.Join(b.held(), " "))
+	})
+}
+
 // memory is a Memory that may fail.
 type memory struct {
 	b   []byte

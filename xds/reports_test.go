@@ -319,6 +319,45 @@ func heapNow() uint64 {
 // TestOrderOfMixedUpdates: over 1,000 changes of everything, a cluster comes
 // before its listener and goes after it, and new endpoints come before the renamed
 // listener (go-control-plane#526, #800).
+// TestOrderWithAChangedCluster: when a cluster changes together with its writer, its
+// endpoints have another name. A client that has not heard of that yet is given the new
+// endpoints under the old name before the listener ends the sessions of the old writer;
+// they would all come back to that one.
+func TestOrderWithAChangedCluster(t *testing.T) {
+	r, snap := newRig(t, Options{}), decision("main", 1, up, down, down)
+	r.set(snap)
+	d := r.delta(t)
+	old := endpointsOf(t, snap, "primary")
+	d.subscribe(old)
+	d.quiet()
+	r.waiting(t)
+	set, err := resources.Build(decision("main", 2, down, up, down), resources.Settings{Listen: listenAnywhere, ConnectTimeout: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := encode(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.server.store.apply("main", next)
+	at := ""
+	for range 6 {
+		m := receive(t, d.in)
+		texts := d.texts(m)
+		switch k, _ := kindOf(m.GetTypeUrl()); k {
+		case kindEndpoint:
+			at = texts[0]
+		case kindListener:
+			if at != "main/primary 10.0.0.2=healthy" {
+				t.Errorf("the listener %s comes while the client has the endpoints %q", texts, at)
+			}
+			return
+		}
+		d.ack(m)
+	}
+	t.Error("no listener came")
+}
+
 func TestOrderOfMixedUpdates(t *testing.T) {
 	r := newRig(t, Options{})
 	snap := decision("main", 1, up, down, down)

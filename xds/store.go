@@ -44,6 +44,13 @@ func (s *store) apply(cluster string, next *encoded) (changed int) {
 		put, lost := difference(old[k], next[k])
 		gone[k] = lost
 		changed += len(put) + len(lost)
+		if k == kindEndpoint {
+			// Whoever asked for a name of before has its pool's new endpoints from here
+			// on: the listener that follows sends its sessions there.
+			for _, name := range lost {
+				s.tables[k].remove(name)
+			}
+		}
 		s.change(k, put, nil)
 	}
 	for _, k := range []kind{kindListener, kindCluster, kindEndpoint} {

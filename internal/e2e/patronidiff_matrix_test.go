@@ -211,8 +211,9 @@ var worded = map[string][]string{
 // manual that say what becomes of them without it. Each costs seconds then.
 var stored = map[string][]string{"/cluster": {"cluster-away"}, "/history": {"documents"}, "/config": {"documents"}, "/failsafe": {"documents"}}
 
-// settleWithin is how long pgsteer may take to come to what Patroni shows.
-const settleWithin = 10 * time.Second
+// settleWithin is how long pgsteer may take to come to what Patroni shows. Member keys
+// are read every ten seconds.
+const settleWithin = 30 * time.Second
 
 // compare asks everything, then again what differs without being listed, until
 // nothing does or the time is up; what differs then is an error.

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -109,6 +110,16 @@ func onlyDraining(p topology.PoolVerdicts) (offer, bool) {
 		return offer{chain: chainNone}, true
 	}
 	return writer(drains[0].Node, drains[0].Address, corev3.HealthStatus_DRAINING), true
+}
+
+// EndsWithWriter reports whether the sessions of a listener that Build made end when
+// the pool's writer changes.
+func EndsWithWriter(l *listenerv3.Listener) bool {
+	if len(l.GetFilterChains()) == 0 {
+		return false
+	}
+	_, ok := writerOf(l.GetFilterChains()[0].GetName())
+	return ok
 }
 
 // writerOf tells whose sessions a filter chain holds: the node for a write pool
