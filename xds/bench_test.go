@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -166,4 +167,28 @@ func benchStream(b *testing.B, s *store, names []string) (chan cachev3.DeltaResp
 	<-out
 	watch(nil)
 	return out, func() { watch(nil) }
+}
+
+// BenchmarkPublish is what it takes from a decision to the store with what the agent
+// has: listeners are held, and kept over restarts. It must not depend on the number of
+// clusters.
+func BenchmarkPublish(b *testing.B) {
+	for _, clusters := range []int{100, 5000} {
+		b.Run(fmt.Sprintf("clusters=%d", clusters), func(b *testing.B) {
+			p, decide := manyPublished(b, clusters, Options{Memory: new(memory)})
+			ctx, stop := context.WithCancel(b.Context())
+			saved := make(chan struct{})
+			go func() { defer close(saved); p.hold.run(ctx) }()
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				verdicts := []topology.Verdict{down, up, down}
+				if i%2 == 1 {
+					verdicts = []topology.Verdict{up, down, down}
+				}
+				decide("c0000", uint64(i)+2, verdicts...)
+			}
+			stop()
+			<-saved
+		})
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -42,14 +43,18 @@ type standing struct {
 // when the operator gives another word of release. All of it belongs to the
 // goroutine of the publisher, but for saving.
 type hold struct {
-	log      *slog.Logger
-	memory   Memory
-	release  string
-	stand    map[string]standing // by name
-	unsaved  chan []byte
-	mu       sync.Mutex // guards withheld
+	log     *slog.Logger
+	memory  Memory
+	release string
+	unsaved chan struct{} // something stands that was not saved
+
+	mu       sync.Mutex                     // guards the rest; stand is changed by the publisher alone
+	stand    map[string]map[string]standing // by cluster and name
 	withheld map[string]struct{}
 }
+
+// saveRest is the time between two writes of what stands.
+const saveRest = time.Second
 
 // ofCluster is what a cluster is called where listeners have their names. No name of
 // a pool has a space.
@@ -58,22 +63,55 @@ const ofCluster = "cluster "
 func newHold(m Memory, release string, log *slog.Logger) *hold {
 	h := &hold{
 		log: log, memory: m, release: release,
-		stand: make(map[string]standing), unsaved: make(chan []byte, 1), withheld: make(map[string]struct{}),
+		stand: make(map[string]map[string]standing), unsaved: make(chan struct{}, 1), withheld: make(map[string]struct{}),
 	}
 	if m == nil {
 		return h
 	}
+	stand := make(map[string]standing)
 	b, err := m.Load()
 	if err == nil && b != nil {
-		err = json.Unmarshal(b, &h.stand)
+		err = json.Unmarshal(b, &stand)
 	}
-	maps.DeleteFunc(h.stand, func(_ string, l standing) bool { return len(l.Bytes) == 0 })
-	if err != nil {
-		h.stand = make(map[string]standing)
+	if err == nil {
+		for key, l := range stand {
+			if len(l.Bytes) > 0 {
+				h.set(key, l)
+			}
+		}
+	} else {
 		log.Error("which listeners stand at Envoys is not known; those that this version makes are served, and end sessions where they differ", "error", err)
 	}
 	return h
 }
+
+// at is what stands under a key.
+func (h *hold) at(key string) (l standing, stands bool) {
+	l, stands = h.stand[clusterOfKey(key)][key]
+	return l, stands
+}
+
+func (h *hold) set(key string, l standing) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	cluster := clusterOfKey(key)
+	if h.stand[cluster] == nil {
+		h.stand[cluster] = make(map[string]standing)
+	}
+	h.stand[cluster][key] = l
+}
+
+func (h *hold) drop(key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	cluster := clusterOfKey(key)
+	delete(h.stand[cluster], key)
+	if len(h.stand[cluster]) == 0 {
+		delete(h.stand, cluster)
+	}
+}
+
+func clusterOfKey(key string) string { return clusterOf(strings.TrimPrefix(key, ofCluster)) }
 
 // keep replaces listeners of a new set by those that stand, where these may not
 // change yet. writers has the writers of write pools.
@@ -87,11 +125,11 @@ func (h *hold) keep(next map[string]*resource, writers map[string]string) {
 		if w, write := writers[name]; write {
 			wanted.Writer = &w
 		}
-		old, stands := h.stand[name]
+		old, stands := h.at(name)
 		free := !stands || old.Release != h.release || !sameWriter(old.Writer, wanted.Writer) && endsAnyway(old)
 		if free || bytes.Equal(old.Bytes, wanted.Bytes) {
 			changed = changed || free
-			h.stand[name] = wanted
+			h.set(name, wanted)
 			h.note(name, false)
 			continue
 		}
@@ -112,10 +150,10 @@ func (h *hold) keepChecked(set *resources.Set) error {
 	changed := false
 	for i, c := range set.Clusters {
 		key := ofCluster + c.GetName()
-		old, stands := h.stand[key]
+		old, stands := h.at(key)
 		if _, checked := set.Checked[c.GetName()]; !checked {
 			if stands {
-				delete(h.stand, key)
+				h.drop(key)
 				h.note(key, false)
 				changed = true
 			}
@@ -138,7 +176,7 @@ func (h *hold) keepChecked(set *resources.Set) error {
 			}
 		}
 		changed = changed || !stands || old.Release != h.release || !bytes.Equal(old.Bytes, wanted)
-		h.stand[key] = standing{Release: h.release, Bytes: wanted}
+		h.set(key, standing{Release: h.release, Bytes: wanted})
 		h.note(key, false)
 	}
 	if changed {
@@ -150,14 +188,14 @@ func (h *hold) keepChecked(set *resources.Set) error {
 // forget drops what is not in a cluster's new set.
 func (h *hold) forget(cluster string, next *encoded) {
 	gone := false
-	for key := range h.stand {
+	for _, key := range slices.Collect(maps.Keys(h.stand[cluster])) {
 		name, checked := strings.CutPrefix(key, ofCluster)
 		k := kindListener
 		if checked {
 			k = kindCluster
 		}
-		if clusterOf(name) == cluster && (next == nil || next[k][name] == nil) {
-			delete(h.stand, key)
+		if next == nil || next[k][name] == nil {
+			h.drop(key)
 			h.note(key, false)
 			gone = true
 		}
@@ -215,42 +253,51 @@ func (h *hold) names() (listeners, clusters []string) {
 	return listeners, clusters
 }
 
-// save hands what stands to the goroutine that writes it.
+// save has what stands written, by run.
 func (h *hold) save() {
 	if h.memory == nil {
 		return
 	}
-	b, err := json.MarshalIndent(h.stand, "", "  ")
-	if err != nil {
-		h.log.Error("which listeners stand cannot be kept over a restart", "error", err)
-		return
-	}
 	select {
-	case <-h.unsaved: // an older one that was not written yet
-	default:
+	case h.unsaved <- struct{}{}:
+	default: // it is to be written already
 	}
-	h.unsaved <- b
 }
 
-// run writes what stands until ctx ends, off the way of decisions: a disk that
-// hangs must not delay them.
+// run writes what stands until ctx ends, off the way of decisions: neither a disk that
+// hangs nor the encoding of thousands of listeners must delay them.
 func (h *hold) run(ctx context.Context) {
-	write := func(b []byte) {
-		if err := h.memory.Save(b); err != nil {
-			h.log.Error("which listeners stand was not saved; a restart may serve them differently", "error", err)
-		}
-	}
 	for {
 		select {
-		case b := <-h.unsaved:
-			write(b)
+		case <-h.unsaved:
+			h.write()
 		case <-ctx.Done():
 			select {
-			case b := <-h.unsaved:
-				write(b)
+			case <-h.unsaved:
+				h.write()
 			default:
 			}
 			return
 		}
+		select {
+		case <-time.After(saveRest):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (h *hold) write() {
+	all := make(map[string]standing)
+	h.mu.Lock()
+	for _, of := range h.stand {
+		maps.Copy(all, of)
+	}
+	h.mu.Unlock()
+	b, err := json.MarshalIndent(all, "", "  ")
+	if err == nil {
+		err = h.memory.Save(b)
+	}
+	if err != nil {
+		h.log.Error("which listeners stand was not saved; a restart may serve them differently", "error", err)
 	}
 }

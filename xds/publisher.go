@@ -36,6 +36,7 @@ type publisher struct {
 
 	published map[string]*publication // by cluster
 	pending   map[string]settling
+	anew      []string // clusters that are to be published by newer settings
 	started   bool
 
 	mu      sync.Mutex // guards waiting
@@ -104,8 +105,9 @@ func (p *publisher) run(ctx context.Context) {
 			p.publishDue()
 		case s := <-p.changed:
 			p.set(s)
-			p.publishAnew()
+			p.anew = p.views.Keys()
 		}
+		p.publishAnew()
 		p.begin()
 		p.tellFiles()
 	}
@@ -169,10 +171,16 @@ func (p *publisher) publishDue() {
 	}
 }
 
-// publishAnew publishes what stands by other settings.
+// anewAtOnce is how many clusters are published anew before decisions are looked at:
+// with thousands of clusters a failover must not wait for all of them.
+const anewAtOnce = 10
+
+// publishAnew publishes some of what is to be published by other settings.
 func (p *publisher) publishAnew() {
-	now := p.now().Mono
-	for _, cluster := range p.views.Keys() {
+	now, n := p.now().Mono, min(anewAtOnce, len(p.anew))
+	next := p.anew[:n]
+	p.anew = p.anew[n:]
+	for _, cluster := range next {
 		if v := p.views.Get(cluster); v.Valid(now) {
 			p.publish(cluster, v.Snapshot)
 		} else {
@@ -184,6 +192,9 @@ func (p *publisher) publishAnew() {
 // untilDue is the time to the next change that has settled.
 func (p *publisher) untilDue() time.Duration {
 	now, next := p.now().Mono, time.Hour
+	if len(p.anew) > 0 {
+		return 0
+	}
 	for _, w := range p.pending {
 		next = min(next, w.due.Sub(now))
 	}

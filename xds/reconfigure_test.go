@@ -2,6 +2,8 @@ package xds
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -108,6 +110,40 @@ func TestKeptListenerIsHeldOverAChangeOfWriter(t *testing.T) {
 		b.at("with another writer", "127.0.0.1", "127.0.0.1")
 		same(t, "held", "main/primary main/replica", strings.Join(b.held(), " "))
 	})
+}
+
+// TestManyAreServedAnewInParts: between them newer decisions are looked at.
+func TestManyAreServedAnewInParts(t *testing.T) {
+	p, _ := manyPublished(t, 25, Options{})
+	p.anew = p.views.Keys()
+	for _, left := range []int{15, 5, 0} {
+		if d := p.untilDue(); d != 0 {
+			t.Errorf("the next part waits for %s", d)
+		}
+		if p.publishAnew(); len(p.anew) != left {
+			t.Errorf("%d are left, want %d", len(p.anew), left)
+		}
+	}
+	if d := p.untilDue(); d == 0 {
+		t.Error("nothing is left and it does not rest")
+	}
+}
+
+// manyPublished is a publisher that does not run, of clusters c0000 and on that are
+// published, and a function that publishes another decision of one of them.
+func manyPublished(tb testing.TB, clusters int, o Options) (p *publisher, decide func(name string, generation uint64, verdicts ...topology.Verdict)) {
+	tb.Helper()
+	o.Views, o.Now, o.Logger = new(latest.Map[string, topology.View]), topology.NewTicker(time.Now), slog.New(slog.DiscardHandler)
+	o.Clusters, o.Settings.Listen = o.Views.Keys, listenAnywhere
+	p = newPublisher(o, newStore())
+	decide = func(name string, generation uint64, verdicts ...topology.Verdict) {
+		o.Views.Set(name, &topology.View{Snapshot: decision(name, generation, verdicts...), ValidUntil: topology.Mono(time.Hour)})
+		p.take(name)
+	}
+	for i := range clusters {
+		decide(fmt.Sprintf("c%04d", i), 1, up, down, down)
+	}
+	return p, decide
 }
 
 // memory is a Memory that may fail.
