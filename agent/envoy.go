@@ -150,7 +150,10 @@ func envoyStatus(s xds.Status) status.Sink {
 	}
 	if !s.Answering {
 		sink.State = status.SinkWaiting
-		sink.Error = "no Envoy is answered before these clusters are decided: " + strings.Join(s.Waiting, " ")
+		sink.Error = "no Envoy is answered before these clusters are decided, or 10 s are over: " + strings.Join(s.Waiting, " ")
+	} else if len(s.Waiting) > 0 {
+		sink.State = status.SinkWaiting
+		sink.Error = "these clusters are not decided; Envoys hear nothing of them and keep what they have: " + strings.Join(s.Waiting, " ")
 	}
 	for _, st := range s.Streams {
 		for _, t := range st.Types {

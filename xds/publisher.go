@@ -19,6 +19,10 @@ const (
 	settleMost  = 2 * time.Second
 )
 
+// undecidedMost is how long an undecided cluster keeps the others from being served after
+// a start. An Envoy that starts waits 15 s for its first answer.
+const undecidedMost = 10 * time.Second
+
 // publisher carries decisions into the store. All but waiting belongs to the
 // goroutine of run.
 type publisher struct {
@@ -38,9 +42,12 @@ type publisher struct {
 	pending   map[string]settling
 	anew      []string // clusters that are to be published by newer settings
 	started   bool
+	complete  bool          // every cluster was known at one time
+	recount   bool          // which clusters are known may have changed
+	openAt    topology.Mono // when answers are given although clusters are not known
 
 	mu      sync.Mutex // guards waiting
-	waiting []string   // clusters of which nothing is known yet
+	waiting []string   // clusters of which nothing is known
 }
 
 // publication is what stands at Envoy for one cluster.
@@ -91,6 +98,7 @@ func (p *publisher) run(ctx context.Context) {
 	defer sub.Close()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	p.openAt, p.recount = p.now().Mono.Add(undecidedMost), true
 	p.begin()
 	for {
 		timer.Reset(p.untilDue())
@@ -105,7 +113,7 @@ func (p *publisher) run(ctx context.Context) {
 			p.publishDue()
 		case s := <-p.changed:
 			p.set(s)
-			p.anew = p.views.Keys()
+			p.anew, p.recount = p.views.Keys(), true // clusters may have come
 		}
 		p.publishAnew()
 		p.begin()
@@ -115,7 +123,7 @@ func (p *publisher) run(ctx context.Context) {
 
 // tellFiles hands over what is published, once that is complete.
 func (p *publisher) tellFiles() {
-	if p.files == nil || !p.started || !p.news {
+	if p.files == nil || !p.complete || !p.news { // a file without a cluster would remove it
 		return
 	}
 	p.news = false
@@ -195,6 +203,9 @@ func (p *publisher) untilDue() time.Duration {
 	if len(p.anew) > 0 {
 		return 0
 	}
+	if !p.started && p.openAt > now {
+		next = min(next, p.openAt.Sub(now))
+	}
 	for _, w := range p.pending {
 		next = min(next, w.due.Sub(now))
 	}
@@ -238,6 +249,7 @@ func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 	}
 	p.hold.forget(cluster, next)
 	p.warn(cluster, pub)
+	p.recount = p.recount || p.published[cluster] == nil
 	p.published[cluster], p.news = pub, true
 	if n := p.store.apply(cluster, next); n > 0 {
 		p.log.Debug("served to Envoys", "cluster", cluster, "generation", snap.Generation, "resources", n)
@@ -267,17 +279,19 @@ func (p *publisher) remove(cluster string) {
 		return
 	}
 	delete(p.published, cluster)
-	p.news = true
+	p.news, p.recount = true, true
 	p.hold.forget(cluster, nil)
 	p.store.apply(cluster, nil)
 }
 
-// begin lets answers out once, as soon as every cluster is published. A cluster
-// that is configured later is simply not listed before it is decided.
+// begin lets answers out once: as soon as every cluster is published, or after a while.
+// Of clusters that are not, then or later, clients hear nothing and keep what they have.
 func (p *publisher) begin() {
-	if p.started {
+	late := !p.started && p.now().Mono >= p.openAt
+	if !p.recount && !late {
 		return
 	}
+	p.recount = false
 	var waiting []string
 	clusters := p.clusters()
 	for _, c := range clusters {
@@ -289,12 +303,19 @@ func (p *publisher) begin() {
 	p.mu.Lock()
 	p.waiting = waiting
 	p.mu.Unlock()
-	if len(waiting) > 0 || len(clusters) == 0 {
-		return
+	p.store.keepSilent(waiting)
+	p.complete = p.complete || len(waiting) == 0 && len(clusters) > 0
+	switch {
+	case p.started:
+	case p.complete:
+		p.started = true
+		p.store.start()
+		p.log.Info("every cluster is decided or held; Envoys are answered", "clusters", len(clusters))
+	case late && len(waiting) < len(clusters):
+		p.started = true
+		p.store.start()
+		p.log.Warn("Envoys are answered although nothing is known of some clusters; what they have of these stays", "clusters", waiting, "after", undecidedMost)
 	}
-	p.started = true
-	p.store.start()
-	p.log.Info("every cluster is decided or held; Envoys are answered", "clusters", len(clusters))
 }
 
 func (p *publisher) waitingFor() []string {

@@ -50,10 +50,10 @@ const (
 type Options struct {
 	// Views is where decisions come from. Required.
 	Views *latest.Map[string, topology.View]
-	// Clusters names every configured cluster. Until each is decided or held,
-	// nothing is answered, since a list without its listeners would delete them.
-	// It is called whenever a decision is published. Nil: those in Views, of
-	// which there must be one.
+	// Clusters names every configured cluster. Until each is decided or held, for 10 s
+	// at most, nothing is answered; one that is not then is left out of answers and is
+	// not removed by them. It is called after every Reconfigure, and when a cluster
+	// is published first or removed. Nil: those in Views, of which there must be one.
 	Clusters func() []string
 	// Settings of what is served.
 	Settings Settings

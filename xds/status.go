@@ -15,8 +15,8 @@ import (
 
 // Status is what the server does at one moment.
 type Status struct {
-	// Answering is false while answers are withheld; Waiting then names the
-	// clusters of which nothing is known yet.
+	// Answering is false while answers are withheld. Waiting names the clusters of
+	// which nothing is known; what Envoys have of them stays.
 	Answering bool     `json:"answering"`
 	Waiting   []string `json:"waiting,omitempty"`
 	// Held names listeners that differ from what is configured, since the change

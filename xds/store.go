@@ -12,7 +12,10 @@ type store struct {
 	open    bool       // answers are given
 	tables  [kinds]table
 	current map[string]*encoded // by cluster
-	roster  roster              // of open streams
+	// silent are the clusters that are configured and of which nothing is known yet.
+	// Clients keep what they have of them, and are told nothing.
+	silent map[string]struct{}
+	roster roster // of open streams
 }
 
 func newStore() *store {
@@ -33,11 +36,16 @@ func (s *store) apply(cluster string, next *encoded) (changed int) {
 	if old == nil {
 		old = new(encoded)
 	}
+	speaks := false
 	if next == nil {
 		delete(s.current, cluster)
 		next = new(encoded)
 	} else {
 		s.current[cluster] = next
+		if _, speaks = s.silent[cluster]; speaks {
+			delete(s.silent, cluster)
+			s.release(cluster)
+		}
 	}
 	var gone [kinds][]string
 	for k := range kinds {
@@ -56,7 +64,44 @@ func (s *store) apply(cluster string, next *encoded) (changed int) {
 	for _, k := range []kind{kindListener, kindCluster, kindEndpoint} {
 		s.change(k, nil, gone[k])
 	}
+	if speaks {
+		s.flushAll()
+	}
 	return changed
+}
+
+// keepSilent says of which clusters nothing is known. What is owed of others goes out.
+func (s *store) keepSilent(clusters []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.silent
+	s.silent = make(map[string]struct{}, len(clusters))
+	for _, c := range clusters {
+		s.silent[c] = struct{}{}
+	}
+	for c := range old {
+		if _, still := s.silent[c]; !still {
+			s.release(c)
+		}
+	}
+	if s.open && len(old) > 0 {
+		s.flushAll()
+	}
+}
+
+// release has clients told of a cluster again.
+func (s *store) release(cluster string) {
+	for st := range s.roster.streams {
+		for _, u := range st.subs {
+			u.release(cluster)
+		}
+	}
+}
+
+func (s *store) flushAll() {
+	for st := range s.roster.streams {
+		st.flushAll()
+	}
 }
 
 // change stores resources of one kind and sends them to whoever waits.
@@ -81,9 +126,7 @@ func (s *store) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open = true
-	for st := range s.roster.streams {
-		st.flushAll()
-	}
+	s.flushAll()
 }
 
 func difference(old, next map[string]*resource) (put []*resource, gone []string) {

@@ -50,7 +50,10 @@ func (s *stream) sees(name string) bool {
 // The store's mutex is held.
 func (s *stream) flush(k kind) {
 	u := s.subs[k]
-	if u == nil || u.waiting == nil || !s.store.open || s.behind(k) {
+	if u == nil || u.waiting == nil || !s.store.open {
+		return
+	}
+	if s.setAside(); s.behind(k) || s.wouldForget(u) {
 		return
 	}
 	if len(u.dirty) == 0 && !u.owed {
@@ -63,6 +66,31 @@ func (s *stream) flush(k kind) {
 	if k == kindListener {
 		s.flush(kindCluster)
 	}
+}
+
+// setAside keeps what is owed of clusters that are silent for later: nothing is known of
+// them, not even that they are gone.
+func (s *stream) setAside() {
+	if len(s.store.silent) == 0 {
+		return
+	}
+	for _, u := range s.subs {
+		u.setAside(s.store.silent)
+	}
+}
+
+// wouldForget: a client of the state of the world drops what an answer lacks. One that
+// has something from before is not answered while a cluster that it may have is silent.
+func (s *stream) wouldForget(u *subscription) bool {
+	if !u.kind.whole() || u.known.version == "" {
+		return false
+	}
+	for cluster := range s.store.silent {
+		if _, wants := s.only[cluster]; wants || s.only == nil {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *stream) flushAll() {
@@ -154,6 +182,7 @@ func (s *stream) CreateWatch(req *cachev3.Request, sub cachev3.Subscription, out
 		if _, in := names[name]; !in {
 			t.unask(name, u)
 			delete(u.dirty, name)
+			delete(u.aside, name)
 		}
 	}
 	for name := range names {

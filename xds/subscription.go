@@ -26,6 +26,9 @@ type subscription struct {
 	few []string
 	// dirty names differ from what the client was sent last.
 	dirty map[string]struct{}
+	// aside are names of silent clusters that are to be told of later, with the versions
+	// that the client has, if it said so; nil: none.
+	aside map[string]string
 	// owed: an answer is due even if it holds nothing, for the client waits.
 	owed bool
 	// known is what the client says it has from before, until the first answer.
@@ -74,6 +77,44 @@ func (u *subscription) settle() {
 	u.owed, u.known = false, knowledge{}
 }
 
+// setAside takes names of silent clusters out of what is to be sent.
+func (u *subscription) setAside(silent map[string]struct{}) {
+	if u == nil {
+		return
+	}
+	for name := range u.dirty {
+		if _, is := silent[clusterOf(name)]; !is {
+			continue
+		}
+		if u.aside == nil {
+			u.aside = make(map[string]string)
+		}
+		u.aside[name] = u.known.versions[name]
+		delete(u.dirty, name)
+	}
+}
+
+// release puts the names of a cluster back.
+func (u *subscription) release(cluster string) {
+	if u == nil {
+		return
+	}
+	for name, version := range u.aside {
+		if clusterOf(name) != cluster {
+			continue
+		}
+		delete(u.aside, name)
+		u.dirty[name] = struct{}{}
+		if version == "" {
+			continue
+		}
+		if u.known.versions == nil {
+			u.known.versions = make(map[string]string)
+		}
+		u.known.versions[name] = version
+	}
+}
+
 // mark notes that a name is to be sent. It appends itself to due if nothing was
 // to be sent before; otherwise somebody is already waiting for that moment.
 func (u *subscription) mark(name string, due []*subscription) []*subscription {
@@ -113,6 +154,7 @@ func (u *subscription) drop(t *table, name string) {
 	}
 	t.unask(name, u)
 	delete(u.dirty, name)
+	delete(u.aside, name)
 	u.flying = nil
 	if u.all {
 		u.dirty[name] = struct{}{} // the protocol wants to be told whether it still exists
