@@ -35,6 +35,9 @@ type standing struct {
 	// Release is the operator's word when it was made, see Options.Release.
 	Release string `json:"release"`
 	Bytes   []byte `json:"bytes"`
+	// Hosts are those that Envoys ask about in a cluster with health checks, and that
+	// leave it.
+	Hosts []resources.Host `json:"hosts,omitempty"`
 }
 
 // hold keeps listeners as they stand, and the clusters of pools with health checks,
@@ -146,12 +149,13 @@ func (h *hold) keep(next map[string]*resource, writers map[string]string) {
 // those from before a change of the cluster are asked about no more: they would
 // outlive their node's role. So such a cluster changes by another release; its TLS
 // alone changes at once, since nodes with renewed certificates could not be reached.
-func (h *hold) keepChecked(set *resources.Set) error {
+func (h *hold) keepChecked(set *resources.Set, leaving leaving) error {
 	changed := false
 	for i, c := range set.Clusters {
 		key := ofCluster + c.GetName()
 		old, stands := h.at(key)
-		if _, checked := set.Checked[c.GetName()]; !checked {
+		here, checked := set.Checked[c.GetName()]
+		if !checked {
 			if stands {
 				h.drop(key)
 				h.note(key, false)
@@ -159,6 +163,8 @@ func (h *hold) keepChecked(set *resources.Set) error {
 			}
 			continue
 		}
+		hosts := slices.Concat(here, leaving.hosts(c.GetName()))
+		changed = changed || !slices.Equal(old.Hosts, hosts)
 		wanted, err := proto.MarshalOptions{Deterministic: true}.Marshal(c)
 		if err != nil {
 			return err
@@ -171,18 +177,31 @@ func (h *hold) keepChecked(set *resources.Set) error {
 			if proto.Equal(before.GetTransportSocket(), c.GetTransportSocket()) {
 				set.Clusters[i] = &before
 				set.Endpoints[i].Rename(before.GetEdsClusterConfig().GetServiceName())
+				old.Hosts = hosts
+				h.set(key, old)
 				h.note(key, true)
 				continue
 			}
 		}
 		changed = changed || !stands || old.Release != h.release || !bytes.Equal(old.Bytes, wanted)
-		h.set(key, standing{Release: h.release, Bytes: wanted})
+		h.set(key, standing{Release: h.release, Bytes: wanted, Hosts: hosts})
 		h.note(key, false)
 	}
 	if changed {
 		h.save()
 	}
 	return nil
+}
+
+// checked are the hosts that Envoys ask about, by pool, as they stand.
+func (h *hold) checked(cluster string) map[string][]resources.Host {
+	all := make(map[string][]resources.Host)
+	for key, l := range h.stand[cluster] {
+		if name, is := strings.CutPrefix(key, ofCluster); is {
+			all[name] = l.Hosts
+		}
+	}
+	return all
 }
 
 // forget drops what is not in a cluster's new set.

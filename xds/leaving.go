@@ -27,20 +27,21 @@ const (
 
 // of tells who is leaving a pool.
 func (l leaving) of(cluster, pool string) []resources.Host {
+	return l.hosts(resources.Name(cluster, pool))
+}
+
+func (l leaving) hosts(pool string) []resources.Host {
 	var all []resources.Host
-	for _, x := range l[resources.Name(cluster, pool)] {
+	for _, x := range l[pool] {
 		all = append(all, x.Host)
 	}
 	return all
 }
 
-// note compares a decision with what is published, and tells when the next of
-// those that left has been listed long enough, if there is one.
-func (l leaving) note(snap *topology.Snapshot, old *publication, interval time.Duration, now topology.Mono) (next topology.Mono, some bool) {
-	if old == nil {
-		return 0, false
-	}
-	for pool, was := range old.checked {
+// note compares a decision with the hosts that Envoys ask about, by pool, and tells
+// when the next of those that left has been listed long enough, if there is one.
+func (l leaving) note(snap *topology.Snapshot, checked map[string][]resources.Host, interval time.Duration, now topology.Mono) (next topology.Mono, some bool) {
+	for pool, was := range checked {
 		here := present(snap, pool)
 		stay := slices.DeleteFunc(l[pool], func(x leaver) bool { return now >= x.until || among(here, x.Host) })
 		for _, h := range was {

@@ -216,7 +216,11 @@ func (p *publisher) untilDue() time.Duration {
 // which nothing is known, leave what stands.
 func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 	delete(p.pending, cluster)
-	if at, again := p.leaving.note(snap, p.published[cluster], p.settings.Check.Interval, p.now().Mono); again {
+	checked := p.hold.checked(cluster) // from before a start
+	if old := p.published[cluster]; old != nil {
+		checked = old.checked
+	}
+	if at, again := p.leaving.note(snap, checked, p.settings.Check.Interval, p.now().Mono); again {
 		p.pending[cluster] = settling{at, at}
 	}
 	set, err := resources.Build(snap, p.settings)
@@ -224,7 +228,7 @@ func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 		return // not known yet: the cluster goes on waiting
 	}
 	if err == nil {
-		err = p.hold.keepChecked(&set)
+		err = p.hold.keepChecked(&set, p.leaving)
 	}
 	var next *encoded
 	if err == nil {

@@ -231,6 +231,35 @@ func TestLeavingNodeStaysListed(t *testing.T) {
 	})
 }
 
+// TestNodeLeavesOverARestart: one that left while pgsteer did not run is listed for a
+// while, and so is one that was leaving when it ended.
+func TestNodeLeavesOverARestart(t *testing.T) {
+	settings := settingsAt("127.0.0.1", "")
+	settings.Sessions = func(string, string) resources.Sessions { return resources.SessionsHealthCheck }
+	settings.Check.Address = topology.Address{Host: "127.0.0.1", Port: 7432}
+	var kept memory
+	o := Options{Settings: settings, Memory: &kept}
+	inBubbleWith(t, []string{"main"}, o, func(b *bubble) { b.set(calm(1), time.Hour) })
+	left := calm(2)
+	left.Nodes = left.Nodes[:2]
+	for i := range left.Pools {
+		left.Pools[i].Nodes = left.Pools[i].Nodes[:2]
+	}
+	const gone = " 10.0.0.1=unhealthy 10.0.0.2=healthy 10.0.0.3=unhealthy"
+	for range 2 {
+		inBubbleWith(t, []string{"main"}, o, func(b *bubble) {
+			b.set(left, time.Hour)
+			b.want(gone)
+		})
+	}
+	inBubbleWith(t, []string{"main"}, o, func(b *bubble) {
+		b.set(left, time.Hour)
+		b.want(gone)
+		b.pass(leavingLeast)
+		b.want(" 10.0.0.1=unhealthy 10.0.0.2=healthy")
+	})
+}
+
 // TestCheckedClusterIsHeld: the cluster of a pool with health checks stays as Envoy
 // has it, endpoints included, whatever else is set and over a restart, until it is
 // released; another authority for its nodes is taken at once.
