@@ -28,6 +28,7 @@ func (a *Agent) buildMesh(cfg *config.Config, client *consul.Client) (*part, err
 	o := meshOptions(cfg)
 	o.Client, o.Views, o.Now, o.Logger = client, &a.views, a.now, a.log.With("component", partMesh)
 	o.Name = fmt.Sprintf("%s (process %d)", name, os.Getpid())
+	o.Owner = name + " " + a.store.dir // two agents on one host have a folder each
 	p, err := mesh.New(o)
 	if err != nil {
 		return nil, err

@@ -115,6 +115,28 @@ func TestPublishingLocally(t *testing.T) {
 	}
 }
 
+// An agent that is told to be on the host of another node takes the instance of the
+// former one back, which it would keep passing for ever with when_dead: stay.
+func TestPublishingMovedLocally(t *testing.T) {
+	n1, n2 := newNode(t, primary), newNode(t, replica)
+	r := newConsulRig(t)
+	here := func(node string) {
+		r.mesh(r.rig, "local: main/"+node+"\nmesh: {mode: local, when_dead: stay}\n", "", n1, n2)
+	}
+	status := func() string {
+		all := r.consul.Published("main")
+		return "n1 " + all["pgsteer:main:n1"].Check.Status + ", n2 " + all["pgsteer:main:n2"].Check.Status
+	}
+	here("n2")
+	r.up()
+	r.until("n2 to be published", func() bool { return status() == "n1 , n2 passing" })
+	here("n1")
+	if err := r.reload(); err != nil {
+		t.Fatal(err)
+	}
+	r.until("n1 to be published, and n2 no more", func() bool { return status() == "n1 passing, n2 critical" })
+}
+
 // A publisher whose session may be over says since when, and what comes next.
 func TestMeshStatusUnrenewed(t *testing.T) {
 	since := time.Date(2026, 3, 1, 15, 4, 5, 0, time.UTC)

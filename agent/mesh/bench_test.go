@@ -93,17 +93,26 @@ func newFleet(tb testing.TB, client *consul.Client, n int) (p *Publisher, end fu
 	return p, func() { stop(); wait.Wait() }
 }
 
-// quiet is a cluster of which n1 leads, for hours.
-func quiet(cluster string, now topology.Mono) *topology.View {
+// quiet is a cluster of which n1 leads, for hours; swapped is one whose n2 has just
+// taken over from it.
+func quiet(cluster string, now topology.Mono) *topology.View { return led(cluster, "n1", "n2", now) }
+
+func swapped(cluster string, now topology.Mono) *topology.View {
+	v := led(cluster, "n2", "n1", now)
+	v.Snapshot.Generation, v.Snapshot.Urgent = 2, 2
+	return v
+}
+
+func led(cluster, writer, standby string, now topology.Mono) *topology.View {
 	verdict := func(node string, v topology.Verdict, code topology.Code) topology.NodeVerdict {
 		return topology.NodeVerdict{
 			Node: node, Address: topology.Address{Host: "10.0.0." + node[1:], Port: 5432}, Verdict: v, Weight: 100,
 			Reasons: []topology.Reason{{Code: code}},
 		}
 	}
-	write := []topology.NodeVerdict{verdict("n1", topology.Up, topology.CodeWriter), verdict("n2", topology.Down, topology.CodeWrongRole)}
-	read := []topology.NodeVerdict{verdict("n1", topology.Down, topology.CodeWrongRole), verdict("n2", topology.Up, topology.CodeReplica)}
-	snap := &topology.Snapshot{Cluster: cluster, Generation: 1, Urgent: 1, Complete: true, Writer: "n1", Pools: []topology.PoolVerdicts{
+	write := []topology.NodeVerdict{verdict(writer, topology.Up, topology.CodeWriter), verdict(standby, topology.Down, topology.CodeWrongRole)}
+	read := []topology.NodeVerdict{verdict(writer, topology.Down, topology.CodeWrongRole), verdict(standby, topology.Up, topology.CodeReplica)}
+	snap := &topology.Snapshot{Cluster: cluster, Generation: 1, Urgent: 1, Complete: true, Writer: writer, Pools: []topology.PoolVerdicts{
 		{Pool: "primary", Mode: topology.ModeWrite, Nodes: write}, {Pool: "replica", Mode: topology.ModeRead, Nodes: read},
 	}}
 	for _, v := range write {

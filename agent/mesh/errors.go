@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/consul/api"
@@ -37,6 +39,22 @@ var errLost = errors.New("this agent has lost the lock of the cluster, nothing w
 // operation.
 func isLockError(e *api.TxnError) bool {
 	return e.OpIndex == 0 && strings.Contains(e.What, "session")
+}
+
+// isHeldError tells the refusal to take a lock that another agent has, or had until a
+// moment ago.
+func isHeldError(e *api.TxnError) bool {
+	return strings.Contains(e.What, "lock is already held") || strings.Contains(e.What, "lock delay")
+}
+
+// deniedKey finds the operation on a key that the token may not write, which is all that
+// Consul tells of such a transaction; -1: there is none.
+func deniedKey(ops api.TxnOps, err error) int {
+	status, ok := errors.AsType[api.StatusError](err)
+	if !ok || status.Code != http.StatusForbidden {
+		return -1
+	}
+	return slices.IndexFunc(ops, func(op *api.TxnOp) bool { return strings.Contains(status.Body, strconv.Quote(op.KV.Key)) })
 }
 
 // refused words why Consul did nothing of a transaction.

@@ -1,6 +1,8 @@
 package mesh
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +26,7 @@ type Settings struct {
 	Node            string        // the node on this host
 	Sidecar         bool          // register a sidecar proxy with it
 	TTL, PrimaryTTL time.Duration // after which a check that is not fed turns critical
+	publisher       string        // the mark of Options.Owner
 }
 
 // Never is the TTL of a check that stays as it is when nobody feeds it.
@@ -101,12 +104,23 @@ func idPrefix(cluster string) string { return "pgsteer:" + cluster + ":" }
 
 // Keys of an instance's meta.
 const (
-	metaRole     = "role"
-	metaSync     = "sync"
-	metaTimeline = "timeline"
-	metaVersion  = "version"
-	metaReason   = "reason"
+	metaRole      = "role"
+	metaSync      = "sync"
+	metaTimeline  = "timeline"
+	metaVersion   = "version"
+	metaReason    = "reason"
+	metaPublisher = "publisher"
 )
+
+// ownerMark is what an instance's meta says of its owner: as long for every owner, since
+// Consul refuses long values, and without a path of the host, since all of Consul reads it.
+func ownerMark(owner string) string {
+	if owner == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(owner))
+	return hex.EncodeToString(sum[:8])
+}
 
 // registration writes an instance down, the same on every agent.
 func (in Instance) registration(s Settings) Registration {
@@ -116,7 +130,7 @@ func (in Instance) registration(s Settings) Registration {
 		Meta:  map[string]string{"cluster": in.Cluster, "node": in.Node, metaRole: in.Role, metaReason: string(in.Reason.Code)},
 		Check: s.check(in.Role, in.Status, in.output()),
 	}
-	for key, value := range map[string]string{metaSync: in.Sync, "zone": in.Zone, "lag_class": in.Lag, metaVersion: version(in.Version)} {
+	for key, value := range map[string]string{metaSync: in.Sync, "zone": in.Zone, "lag_class": in.Lag, metaVersion: version(in.Version), metaPublisher: s.publisher} {
 		if value != "" {
 			r.Meta[key] = value
 		}

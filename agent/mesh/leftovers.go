@@ -23,6 +23,22 @@ import (
 // tidyEvery is how often it is looked for what the other mode has left.
 const tidyEvery = goneFor / 3
 
+// tidy has what the other mode has left removed, while it is known what is to stand.
+// What it failed to ask is asked again after tidyEvery; other requests tell the trouble.
+func (s *station) tidy(ctx context.Context, why string, now topology.Mono) {
+	if why != "" || s.tidiedAt != 0 && now.Sub(s.tidiedAt) < tidyEvery {
+		return
+	}
+	s.tidiedAt = now
+	err := s.within(ctx, "look for what another mode has left", func(ctx context.Context) (err error) {
+		s.left, err = s.store.tidy(ctx, now)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("what another mode of mesh may have left is looked for again later", "err", err)
+	}
+}
+
 // leftovers are instances of the other mode, and since when they have been seen.
 type leftovers struct{ since map[string]topology.Mono }
 
@@ -53,7 +69,8 @@ func told(seen []string, where, by string, failed error) error {
 }
 
 // agentServices are pgsteer's instances at the Consul agent that is asked, read once
-// for all clusters.
+// for all clusters: who comes first when that is due asks, and all others have what was
+// read before, so that none waits and a failure is no reason for each of them to ask.
 type agentServices struct {
 	o *Options
 
@@ -63,17 +80,28 @@ type agentServices struct {
 }
 
 func (a *agentServices) read(ctx context.Context, now topology.Mono) (map[string]*api.AgentService, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.readAt != 0 && now.Sub(a.readAt) < tidyEvery {
-		return a.all, nil
+	if all, fresh := a.last(now); fresh {
+		return all, nil
 	}
 	all, err := registeredAt(ctx, a.o.Client, `ID matches "^pgsteer:"`)
 	if err != nil {
 		return nil, err
 	}
-	a.all, a.readAt = all, now
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = all
 	return all, nil
+}
+
+// last is what was read last; not fresh: the caller is to read.
+func (a *agentServices) last(now topology.Mono) (all map[string]*api.AgentService, fresh bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.readAt != 0 && now.Sub(a.readAt) < tidyEvery {
+		return a.all, true
+	}
+	a.readAt = now
+	return nil, false
 }
 
 // registeredAt are the services of the Consul agent that is asked, by ID. What its
@@ -107,7 +135,11 @@ func (e *external) tidy(ctx context.Context, now topology.Mono) (warning, err er
 	slices.Sort(seen)
 	var failed error
 	for _, id := range e.left.due(seen, now) {
-		failed = cmp.Or(failed, deregister(ctx, e.o.Client, id))
+		err := e.requests.Wait(ctx)
+		if err == nil {
+			err = deregister(ctx, e.o.Client, id)
+		}
+		failed = cmp.Or(failed, err)
 	}
 	if len(seen) == 0 {
 		return nil, nil
@@ -166,6 +198,9 @@ func readNode(ctx context.Context, c *consul.Client, name string, mode consul.Co
 // tidy removes what mode external has left in the catalog. To deregister a service
 // there needs the right to write that service alone (Consul, vetDeregisterWithACL).
 func (l *local) tidy(ctx context.Context, now topology.Mono) (warning, err error) {
+	if err := l.requests.Wait(ctx); err != nil {
+		return nil, err
+	}
 	node := externalNode(l.s.Service)
 	found, hidden, err := readNode(ctx, l.o.Client, node, consul.Stale)
 	if err != nil {
@@ -199,8 +234,9 @@ func (l *local) tidy(ctx context.Context, now topology.Mono) (warning, err error
 
 // strays finds the instances at this Consul agent that are the cluster's and neither
 // this host's node nor another publisher's. Of several publishers that share a Consul
-// agent each has a node of the cluster, and says what is decided of it.
-func (l *local) strays(ctx context.Context) (strays map[string]Registration, foreign []string, err error) {
+// agent each has a node of the cluster, and says what is decided of it. stands says that
+// this host's node is registered.
+func (l *local) strays(ctx context.Context, stands bool) (strays map[string]Registration, foreign []string, err error) {
 	all, err := registeredAt(ctx, l.o.Client, fmt.Sprintf(`Service == %q or ID matches "^pgsteer:"`, l.s.Service))
 	if err != nil {
 		return nil, nil, err
@@ -220,8 +256,9 @@ func (l *local) strays(ctx context.Context) (strays map[string]Registration, for
 	if err := l.checks(ctx, strays); err != nil {
 		return nil, nil, err
 	}
-	maps.DeleteFunc(strays, func(_ string, r Registration) bool { return !l.isStray(r) })
+	maps.DeleteFunc(strays, func(_ string, r Registration) bool { return !l.isStray(r, stands) })
 	maps.DeleteFunc(l.contrary, func(id string, _ topology.Mono) bool { return all[id] == nil })
+	maps.DeleteFunc(l.ended, func(id string, _ bool) bool { return all[id] == nil })
 	return strays, foreign, nil
 }
 
@@ -247,9 +284,10 @@ func (l *local) checks(ctx context.Context, of map[string]Registration) error {
 	return nil
 }
 
-// isStray: its cluster was renamed, its node is none of the cluster any more, or for
-// as long as a dead publisher's word counts it has been primary against what is decided.
-func (l *local) isStray(r Registration) bool {
+// isStray: its cluster was renamed, its node is none of the cluster any more or was this
+// host's before, or for as long as a dead publisher's word counts it has been primary
+// against what is decided.
+func (l *local) isStray(r Registration, stands bool) bool {
 	node, same := strings.CutPrefix(r.ID, idPrefix(l.cluster))
 	if !same {
 		return true
@@ -262,7 +300,7 @@ func (l *local) isStray(r Registration) bool {
 	want := Desired(v, l.s)
 	i := slices.IndexFunc(want, func(in Instance) bool { return in.Node == node })
 	switch {
-	case i < 0 || isDeparted(r):
+	case i < 0 || isDeparted(r), stands && l.isFormer(r):
 		return true
 	case !isPrimary(r) || want[i].Role == RolePrimary || want[i].KeepPrimary:
 		delete(l.contrary, r.ID)
@@ -271,6 +309,13 @@ func (l *local) isStray(r Registration) bool {
 		l.contrary[r.ID] = now
 	}
 	return now.Sub(l.contrary[r.ID]) >= goneFor
+}
+
+// isFormer reports whether this publisher registered an instance, for the node that was
+// this host's before. One that is written again after it was ended has somebody else who
+// looks after it, whatever its mark says: a copy of this host, perhaps.
+func (l *local) isFormer(r Registration) bool {
+	return l.s.publisher != "" && r.Meta[metaPublisher] == l.s.publisher && !l.ended[r.ID]
 }
 
 // isDeparted reports whether an instance was written as one without a node.

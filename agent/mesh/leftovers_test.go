@@ -105,6 +105,86 @@ func TestLocalShared(t *testing.T) {
 	})
 }
 
+// owned publishes as the node on this host for an owner.
+func owned(node, owner string) func(*Options) {
+	return func(o *Options) { forEver(node)(o); o.Owner = owner }
+}
+
+// This host has another node of the cluster after a change of the configuration, and the
+// cluster still has the former one: once the new one stands the former one's instance
+// here, sidecar and all, is critical and goes; that of its own host stays.
+func TestLocalMoved(t *testing.T) {
+	world(t, func(r *rig) {
+		a := r.start("a", owned("n2", "db1"))
+		a.see(n1Leads)
+		r.within(time.Second, "n2 replica async passing")
+		a.stop()
+		elsewhere := consultest.Service{Node: "db2", ServiceID: "pgsteer:main:n2", ServiceName: "main", ServiceMeta: map[string]string{metaPublisher: ownerMark("db1")}}
+		r.consul.Register(elsewhere)
+		here := func() (out string) {
+			for _, s := range r.consul.Everywhere("main") {
+				if s.Node == consultest.AgentNode {
+					out += s.ServiceID + " " + strings.Join(s.ServiceTags, ",") + "; "
+				}
+			}
+			return out
+		}
+		stays := func(d time.Duration, want string) {
+			t.Helper()
+			for range int(d / time.Second) {
+				if time.Sleep(time.Second); here() != want {
+					t.Fatalf("there is %s, want %s to stay", here(), want)
+				}
+			}
+		}
+		a = r.start("a", owned("n1", "db1"))
+		a.see("n1 undecided/authority_unknown undecided/authority_unknown no\nn2 down/wrong_role up/replica yes")
+		stays(time.Minute, "pgsteer:main:n2 replica,async; ") // n1 does not stand yet
+		a.see(n1Leads)
+		const ended = "pgsteer:main:n1 primary; pgsteer:main:n2 ; "
+		r.until(3*time.Second, "the end of n2", func() bool { return here() == ended })
+		stays(28*time.Second, ended)
+		r.until(4*time.Second, "n1 alone", func() bool { return here() == "pgsteer:main:n1 primary; " })
+		if n := len(r.consul.Published("main-sidecar-proxy")); n != 1 || len(r.consul.Everywhere("main")) != 2 {
+			t.Errorf("%d sidecars and %d instances stand", n, len(r.consul.Everywhere("main")))
+		}
+		if s := a.status(); s.Err != nil || s.Repairs != 0 || s.Instances != 1 {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// What another publisher registered at the same Consul agent stays, be that one dead, and
+// so does what has no mark of an owner.
+func TestLocalMovedOthers(t *testing.T) {
+	for name, owners := range map[string][2]string{"another's": {"db2", "db1"}, "nobody's": {"", "db1"}, "without an owner": {"", ""}} {
+		t.Run(name, func(t *testing.T) {
+			world(t, func(r *rig) {
+				b := r.start("b", owned("n2", owners[0]))
+				b.see(n1Leads)
+				r.within(time.Second, "n2 replica async passing")
+				b.stop()
+				a := r.start("a", owned("n1", owners[1]))
+				a.see(n1Leads)
+				r.within(time.Second, first)
+				r.stays(2*time.Minute, first)
+			})
+		})
+	}
+}
+
+// Two hosts that are copies of each other have one owner's mark: neither takes away for
+// long what the other one looks after.
+func TestLocalCopied(t *testing.T) {
+	world(t, func(r *rig) {
+		a, b := r.start("a", owned("n1", "db")), r.start("b", owned("n2", "db"))
+		a.see(n1Leads)
+		b.see(n1Leads)
+		time.Sleep(20 * time.Second)
+		r.stays(2*time.Minute, first)
+	})
+}
+
 // Only the check of the own node is fed: that of another, or of its name of before,
 // turns critical when nobody feeds it, also while nothing is decided.
 func TestLocalFeedsItsOwn(t *testing.T) {

@@ -87,9 +87,9 @@ func isPrimary(r Registration) bool {
 	return slices.Contains(r.Tags, RolePrimary) || r.Meta[metaRole] == RolePrimary
 }
 
-const departedOutput = "no node of the cluster any more"
+const departedOutput = "no node of the cluster, or of this host, any more"
 
-// departed is an instance whose node is none of the cluster any more.
+// departed is an instance whose node is none of the cluster any more, or another host's.
 func departed(r Registration, s Settings) Registration {
 	r.Tags = slices.DeleteFunc(slices.Clone(r.Tags), func(t string) bool {
 		return t == RolePrimary || t == tagMaster || t == RoleReplica || t == RoleStandbyLeader || slices.Contains(parts, t)

@@ -38,6 +38,11 @@ type Options struct {
 	SessionTTL time.Duration
 	// Name tells this agent from others, for people. Empty: "pgsteer".
 	Name string
+	// Owner tells what this agent registers at a Consul agent from what others do that
+	// share it: the same after a restart, and no other agent's. Local publishing alone.
+	// Empty: an instance of the node that was this host's before is left alone while the
+	// cluster has that node.
+	Owner string
 	// Timeout bounds what is asked of Consul at once. Zero: 3 s.
 	Timeout time.Duration
 	// ReadEvery is how often it is read what stands. Zero: 2 s. With External no
@@ -66,7 +71,7 @@ func (o Options) withDefaults() Options {
 const readGap = 500 * time.Millisecond
 
 // Requests of all clusters together: what an outage has held back shall not come at
-// once.
+// once. Changes of roles have as many for themselves.
 const (
 	requestRate  = 50 // a second
 	requestBurst = 100
@@ -76,7 +81,8 @@ const (
 type Publisher struct {
 	o        Options
 	requests *rate.Limiter
-	locks    *locks // nil for local publishing
+	hasty    *rate.Limiter // changes of roles beside those
+	locks    *locks        // nil for local publishing
 	stations map[string]*station
 }
 
@@ -85,21 +91,24 @@ func New(o Options) (*Publisher, error) {
 	if o.Client == nil || o.Views == nil || o.Now == nil {
 		return nil, errors.New("mesh needs Client, Views and Now")
 	}
-	p := &Publisher{o: o.withDefaults(), requests: rate.NewLimiter(requestRate, requestBurst), stations: make(map[string]*station)}
+	p := &Publisher{o: o.withDefaults(), requests: rate.NewLimiter(requestRate, requestBurst), hasty: rate.NewLimiter(requestRate, requestBurst), stations: make(map[string]*station)}
 	if o.External {
-		p.locks = newLocks(&p.o)
+		p.locks = newLocks(&p.o, p.requests)
 	}
 	agent := &agentServices{o: &p.o}
 	for cluster, s := range o.Clusters {
+		if p.locks == nil {
+			s.publisher = ownerMark(o.Owner)
+		}
 		st := newStation(p, cluster, s)
 		p.stations[cluster] = st
 		if p.locks == nil {
-			st.store = &local{o: &p.o, cluster: cluster, s: s, contrary: make(map[string]topology.Mono)}
+			st.store = &local{o: &p.o, cluster: cluster, s: s, requests: p.requests, contrary: make(map[string]topology.Mono), ended: make(map[string]bool)}
 			continue
 		}
 		p.locks.add(cluster, s.Service, st.wake)
 		period := max(p.o.ReadEvery, time.Duration(len(o.Clusters))*readGap)
-		st.store = &external{o: &p.o, cluster: cluster, service: s.Service, locks: p.locks, period: period, agent: agent}
+		st.store = &external{o: &p.o, cluster: cluster, service: s.Service, locks: p.locks, period: period, agent: agent, requests: p.requests}
 	}
 	return p, nil
 }

@@ -55,6 +55,30 @@ func TestRealLeftovers(t *testing.T) {
 	}
 }
 
+// This host has another node of the cluster after a change of the configuration: its
+// former instance goes, and that of the former node's own host stays.
+func TestRealMoved(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits until what is left is nobody's, 30 s")
+	}
+	r := newSite(t, lab.ConsulOptions{})
+	p := r.start(r.consul, "", owned("n2", "db1"))
+	p.see(n1Leads)
+	r.stands(soon, "n2 replica async passing")
+	p.stop()
+	r.api(http.MethodPut, "catalog/register", `{"Node":"db2","Address":"10.0.0.2","Service":{"ID":"pgsteer:main:n2","Service":"main","Tags":["replica"],"Meta":{"publisher":"`+ownerMark("db1")+`"}},
+		"Check":{"CheckID":"pgsteer:main:n2","ServiceID":"pgsteer:main:n2","Status":"passing"}}`)
+	p = r.start(r.consul, "", owned("n1", "db1"))
+	p.see(n1Leads)
+	r.stands(soon, "n1 primary passing, n2 critical, n2 replica passing")
+	r.stands(goneFor+soon, "n1 primary passing, n2 replica passing")
+	r.within(soon, "no trouble", func() bool { s := p.Status()[0]; return s.Err == nil && s.Repairs == 0 })
+	r.within(soon, "the end of its sidecar", func() bool {
+		sidecars := r.api(http.MethodGet, "catalog/service/main-sidecar-proxy", "")
+		return strings.Contains(sidecars, "n1") && !strings.Contains(sidecars, "n2")
+	})
+}
+
 // A Consul node that only has the name of the external one stays as it is.
 func TestRealForeignNode(t *testing.T) {
 	r := newSite(t, lab.ConsulOptions{})

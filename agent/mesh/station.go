@@ -54,9 +54,16 @@ type station struct {
 	left     error                   // the other mode has left something
 	tidiedAt topology.Mono
 	gone     map[string]topology.Mono
+	view     *topology.View // that was looked at last, and what it wants
+	wanted   []Instance
+	level    *topology.View // what it wants stood as it should; nil: not known
 	// seen and urgent are the generations of the last urgent change: that was looked
 	// at, and that is published.
 	seen, urgent uint64
+	// calm is that of the last one that needs no haste: it is published, or was old when
+	// this agent came to publish. recent is the newest while another one publishes.
+	calm, recent uint64
+	recentAt     topology.Mono
 
 	mu     sync.Mutex // guards everything below
 	status Status
@@ -119,8 +126,12 @@ func (s *station) turn(ctx context.Context) {
 	}
 	want, why := s.want(now)
 	s.decided = s.decided || why == ""
+	if s.calm == 0 { // the first decision is no change
+		s.calm = s.seen
+	}
 	if !s.mayWrite(why) {
 		s.known, s.written, s.drifted, s.urgent = false, nil, nil, 0
+		s.stand(now)
 		s.tidy(ctx, why, now)
 		return
 	}
@@ -168,12 +179,17 @@ func (s *station) want(now topology.Mono) (want []Instance, why string) {
 		return nil, whyAside
 	}
 	s.seen = v.Snapshot.Urgent
-	want = Desired(v, s.s)
+	if v != s.view {
+		s.view, s.wanted = v, Desired(v, s.s)
+	}
+	want = s.wanted
 	if !slices.ContainsFunc(want, func(in Instance) bool { return !in.KeepPrimary }) {
 		return nil, whyUnknown
 	}
-	if s.s.Node != "" {
-		want = slices.DeleteFunc(want, func(in Instance) bool { return in.Node != s.s.Node })
+	if i := slices.IndexFunc(want, func(in Instance) bool { return in.Node == s.s.Node }); i >= 0 {
+		return want[i : i+1], ""
+	} else if s.s.Node != "" {
+		return nil, ""
 	}
 	return want, ""
 }
@@ -206,31 +222,17 @@ func (s *station) setErr(err error) {
 	s.status.Err = err
 }
 
-// ask does one thing at Consul, within its time.
-func (s *station) ask(ctx context.Context, doing string, f func(context.Context) error) error {
-	if err := s.p.requests.Wait(ctx); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.p.o.Timeout)
-	defer cancel()
-	err := f(ctx)
-	if err == nil || errors.Is(err, errLost) {
-		return err
-	}
-	return failure(&s.p.o, doing+" of service "+s.s.Service, err)
-}
-
 // look reads what stands, when that is due.
 func (s *station) look(ctx context.Context, now topology.Mono) error {
 	if s.known && now < s.readDue {
 		return nil
 	}
-	return s.ask(ctx, "read the instances", func(ctx context.Context) error {
+	return s.ask(ctx, 1, "read the instances", func(ctx context.Context) error {
 		standing, warning, err := s.store.read(ctx)
 		if err != nil {
 			return err
 		}
-		s.standing, s.known, s.readDue, s.twice = standing, true, s.nextRead(now), warning
+		s.standing, s.known, s.readDue, s.twice, s.level = standing, true, s.nextRead(now), warning, nil
 		s.compare()
 		return nil
 	})
@@ -245,22 +247,6 @@ func (s *station) nextRead(now topology.Mono) topology.Mono {
 	_, _ = h.Write([]byte(s.cluster))
 	phase := time.Duration(h.Sum64() % uint64(every))
 	return now.Add(every - (time.Duration(now)+phase)%every)
-}
-
-// tidy has what the other mode has left removed, while it is known what is to stand.
-// What it failed to ask is asked again after tidyEvery; other requests tell the trouble.
-func (s *station) tidy(ctx context.Context, why string, now topology.Mono) {
-	if why != "" || s.tidiedAt != 0 && now.Sub(s.tidiedAt) < tidyEvery {
-		return
-	}
-	s.tidiedAt = now
-	err := s.ask(ctx, "look for what another mode has left", func(ctx context.Context) (err error) {
-		s.left, err = s.store.tidy(ctx, now)
-		return err
-	})
-	if err != nil && ctx.Err() == nil {
-		s.log.Warn("what another mode of mesh may have left is looked for again later", "err", err)
-	}
 }
 
 // compare finds what somebody else changed of what this agent wrote.
@@ -282,13 +268,25 @@ var errRepairs = errors.New("somebody else changes what is published again and a
 
 // publish writes what does not stand as it should.
 func (s *station) publish(ctx context.Context, want []Instance, now topology.Mono) error {
-	p := plan(want, s.standing, s.s, func(id string) bool { return s.gone[id] != 0 && now.Sub(s.gone[id]) >= goneFor })
-	s.remember(p, now)
+	if s.level == s.view {
+		return nil
+	}
+	p := s.plan(want, now)
 	if !p.empty() {
 		if len(s.drifted) > 0 && s.urgent == s.seen && !s.repairs.Allow() {
 			return errRepairs
 		}
-		if err := s.ask(ctx, "write the instances", func(ctx context.Context) error { return s.store.write(ctx, p.change) }); err != nil {
+		if err := s.admit(ctx, s.store.costs(p.change)); err != nil {
+			return err
+		}
+		var why string
+		if want, why = s.want(s.p.o.Now().Mono); why != "" {
+			return nil
+		}
+		p = s.plan(want, now) // what is decided by now
+	}
+	if !p.empty() {
+		if err := s.within(ctx, "write the instances", func(ctx context.Context) error { return s.store.write(ctx, p.change) }); err != nil {
 			return err
 		}
 		if len(s.drifted) > 0 {
@@ -297,7 +295,7 @@ func (s *station) publish(ctx context.Context, want []Instance, now topology.Mon
 		s.log.Info("published", "written", words(p.set), "deregistered", p.drop)
 		s.fedAt = now
 	}
-	s.standing, s.written, s.urgent = p.whole, maps.Clone(p.whole), s.seen
+	s.standing, s.written, s.urgent, s.calm = p.whole, maps.Clone(p.whole), s.seen, s.seen
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !p.empty() {
@@ -308,7 +306,16 @@ func (s *station) publish(ctx context.Context, want []Instance, now topology.Mon
 		}
 	}
 	s.drifted = nil
+	if s.level = nil; p.empty() && len(p.gone) == 0 {
+		s.level = s.view
+	}
 	return nil
+}
+
+func (s *station) plan(want []Instance, now topology.Mono) planned {
+	p := plan(want, s.standing, s.s, func(id string) bool { return s.gone[id] != 0 && now.Sub(s.gone[id]) >= goneFor })
+	s.remember(p, now)
+	return p
 }
 
 // words tells what was written, for the log.
@@ -338,7 +345,7 @@ func (s *station) feed(ctx context.Context, now topology.Mono) error {
 	if every := s.store.feeds(); every == 0 || s.fedAt != 0 && now.Sub(s.fedAt) < every || len(s.standing) == 0 {
 		return nil
 	}
-	err := s.ask(ctx, "feed the check", func(ctx context.Context) error { return s.store.feed(ctx, s.standing) })
+	err := s.ask(ctx, 1, "feed the check", func(ctx context.Context) error { return s.store.feed(ctx, s.standing) })
 	if err == nil {
 		s.fedAt = now
 	}

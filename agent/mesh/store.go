@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+	"golang.org/x/time/rate"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers/consul"
@@ -19,12 +20,13 @@ type store interface {
 	// read returns the instances that this store looks after. The warning tells what
 	// else answers under the service's name.
 	read(ctx context.Context) (standing map[string]Registration, warning, err error)
-	// write makes a change; errLost when it may not.
+	// write makes a change; errLost when it may not. costs are the requests of that.
 	write(ctx context.Context, c change) error
+	costs(c change) int
 	// feed confirms the checks of what stands, for those who wait for that.
 	feed(ctx context.Context, standing map[string]Registration) error
 	// tidy removes what the other mode has left, once it has been seen for goneFor. The
-	// warning tells what there is.
+	// warning tells what there is. It counts its requests itself: most have none.
 	tidy(ctx context.Context, now topology.Mono) (warning, err error)
 	// every is how often it is read, feeds how often it is fed; zero: never.
 	every() time.Duration
@@ -39,6 +41,8 @@ type external struct {
 	locks   *locks
 	period  time.Duration
 	agent   *agentServices
+
+	requests *rate.Limiter // of all clusters
 
 	node bool // the node stands, and is this package's
 	left leftovers
@@ -111,6 +115,15 @@ func (e *external) write(ctx context.Context, c change) error {
 	return nil
 }
 
+// costs: that the node may be made is asked first.
+func (e *external) costs(c change) int {
+	n := (2*len(c.set) + len(c.drop) + opsAtOnce - 1) / opsAtOnce
+	if !e.node {
+		n++
+	}
+	return n
+}
+
 func (e *external) commit(ctx context.Context, part api.TxnOps) error {
 	session, _ := e.locks.hold(e.cluster, true)
 	if session == "" {
@@ -171,8 +184,11 @@ type local struct {
 	cluster string
 	s       Settings
 
+	requests *rate.Limiter // of all clusters
+
 	token    string                   // with which the instance was registered last
 	contrary map[string]topology.Mono // since when others' instances contradict what is decided
+	ended    map[string]bool          // instances that were written as ones without a node
 	left     leftovers
 }
 
@@ -187,7 +203,7 @@ func (l *local) read(ctx context.Context) (map[string]Registration, error, error
 	if err != nil {
 		return nil, nil, err
 	}
-	standing, foreign, err := l.strays(ctx)
+	standing, foreign, err := l.strays(ctx, len(own) > 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -253,9 +269,15 @@ func (l *local) write(ctx context.Context, c change) error {
 			return err
 		}
 		l.token = q.Token
+		if isDeparted(r) {
+			l.ended[r.ID] = true
+		}
 	}
 	return nil
 }
+
+// costs: a check is fed beside each registration.
+func (l *local) costs(c change) int { return len(c.drop) + 2*len(c.set) }
 
 // definition is the whole of an instance, so that a sidecar follows its tags and meta.
 func (l *local) definition(r Registration) *api.AgentServiceRegistration {

@@ -3,8 +3,6 @@ package consultest
 import (
 	"encoding/json"
 	"net/http"
-	"slices"
-	"strings"
 )
 
 // Service is one instance of a service in the catalog, as Consul's API writes it.
@@ -88,7 +86,7 @@ func (a *Agent) register(s Service) {
 	if s.ModifyIndex = a.index; !ok {
 		s.CreateIndex = a.index
 	}
-	a.services[id] = s
+	a.putService(id, s)
 	a.catalog.last, a.catalog.of[s.ServiceName] = a.index, a.index
 	a.broadcast()
 }
@@ -98,16 +96,17 @@ func (a *Agent) deregister(node, id string) {
 	if id == "" {
 		delete(a.nodes, node)
 	}
-	for key, s := range a.services {
-		if key.node != node || id != "" && key.id != id {
+	for _, key := range a.byNode.of(node) {
+		if id != "" && key.id != id {
 			continue
 		}
-		delete(a.services, key)
+		name := a.services[key].ServiceName
+		a.dropService(key)
 		a.dropChecks(key)
-		a.catalog.last, a.catalog.of[s.ServiceName] = a.index, a.index
-		if len(a.instances(s.ServiceName)) == 0 {
+		a.catalog.last, a.catalog.of[name] = a.index, a.index
+		if len(a.byName[name]) == 0 {
 			a.catalog.extinct = a.index
-			delete(a.catalog.of, s.ServiceName)
+			delete(a.catalog.of, name)
 		}
 	}
 	a.broadcast()
@@ -115,14 +114,9 @@ func (a *Agent) deregister(node, id string) {
 
 func (a *Agent) instances(name string) []Service {
 	out := []Service{}
-	for _, s := range a.services {
-		if s.ServiceName == name {
-			out = append(out, s)
-		}
+	for _, id := range a.byName.of(name) {
+		out = append(out, a.services[id])
 	}
-	slices.SortFunc(out, func(x, y Service) int {
-		return strings.Compare(x.Node+"\x00"+x.ServiceID, y.Node+"\x00"+y.ServiceID)
-	})
 	return out
 }
 
@@ -153,12 +147,11 @@ func (a *Agent) nodeServices(req *http.Request, name string) *http.Response {
 	if n, ok := a.nodes[name]; ok {
 		out.Node = &n
 	}
-	for _, s := range a.services {
-		if s.Node == name {
-			out.Services = append(out.Services, s.agent())
-			if out.Node == nil {
-				out.Node = &Node{Node: name, Address: s.Address}
-			}
+	for _, id := range a.byNode.of(name) {
+		s := a.services[id]
+		out.Services = append(out.Services, s.agent())
+		if out.Node == nil {
+			out.Node = &Node{Node: name, Address: s.Address}
 		}
 	}
 	return a.ok(req, out)

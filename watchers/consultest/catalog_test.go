@@ -46,6 +46,33 @@ func TestTransactionFaults(t *testing.T) {
 	}
 }
 
+// A transaction takes all of its locks or none, and tells all that others have.
+func TestTransactionLocks(t *testing.T) {
+	a := New()
+	a.Acquire("held", "w", "other")
+	a.Acquire("too", "w", "other")
+	a.Acquire("mine", "v", "s")
+	lock := func(keys ...string) string {
+		var ops []string
+		for _, k := range keys {
+			ops = append(ops, `{"KV":{"Verb":"lock","Key":"`+k+`","Value":"dg==","Session":"s"}}`)
+		}
+		return "[" + strings.Join(ops, ",") + "]"
+	}
+	r := ask(t.Context(), t, a, "PUT", "/txn", lock("free", "held", "mine", "too"))
+	if _, taken := a.Get("free"); r.status != 409 || taken || strings.Count(r.body, "lock is already held") != 2 || !strings.Contains(r.body, `"OpIndex":1`) || !strings.Contains(r.body, `"OpIndex":3`) {
+		t.Errorf("%+v, want both that are held", r)
+	}
+	r = ask(t.Context(), t, a, "PUT", "/txn", lock("free", "mine"))
+	if p, _ := a.Get("free"); r.status != 200 || p.Session != "s" || string(p.Value) != "v" {
+		t.Errorf("%+v, and there is %+v", r, p)
+	}
+	a.EndSession("s")
+	if r = ask(t.Context(), t, a, "PUT", "/txn", lock("free")); r.status != 409 || !strings.Contains(r.body, "invalid session") {
+		t.Errorf("%+v, want the session to be unknown", r)
+	}
+}
+
 func TestHide(t *testing.T) {
 	a := New()
 	a.Put("a/k", "1", "a/secret/k", "2")

@@ -75,7 +75,7 @@ func (a *Agent) check(id serviceID) Check {
 func (a *Agent) setCheck(c Check) {
 	id := serviceID{c.Node, c.CheckID}
 	before, after := string(mustJSON(a.checks[id])), string(mustJSON(c))
-	a.checks[id] = c
+	a.putCheck(id, c)
 	if before != after {
 		a.index++
 		a.catalog.last, a.catalog.of[c.ServiceName] = a.index, a.index
@@ -85,10 +85,8 @@ func (a *Agent) setCheck(c Check) {
 
 // dropChecks removes the checks of an instance.
 func (a *Agent) dropChecks(of serviceID) {
-	for key, c := range a.checks {
-		if key.node == of.node && c.ServiceID == of.id {
-			delete(a.checks, key)
-		}
+	for _, id := range a.checksOf.of(of) {
+		a.dropCheck(id)
 	}
 }
 
@@ -133,10 +131,8 @@ func (a *Agent) lookupHealth(name string, f Fault) find {
 	if list, ok := found.body.([]Service); ok {
 		for _, s := range list {
 			e := entry{Node: Node{s.Node, s.Address, a.nodes[s.Node].Meta}, Service: s.agent(), Checks: []Check{}}
-			for key, c := range a.checks {
-				if key.node == s.Node && c.ServiceID == s.ServiceID {
-					e.Checks = append(e.Checks, a.check(key))
-				}
+			for _, id := range a.checksOf.of(serviceID{s.Node, s.ServiceID}) {
+				e.Checks = append(e.Checks, a.check(id))
 			}
 			entries = append(entries, e)
 		}
@@ -147,7 +143,10 @@ func (a *Agent) lookupHealth(name string, f Fault) find {
 
 // op is one operation of a transaction that writes.
 type op struct {
-	KV   *struct{ Verb, Key, Session string }
+	KV *struct {
+		Verb, Key, Session string
+		Value              []byte
+	}
 	Node *struct {
 		Verb string
 		Node Node
@@ -162,7 +161,8 @@ type op struct {
 	}
 }
 
-// commitsOf reads a transaction that writes to the catalog, with checks of locks.
+// commitsOf reads a transaction that writes to the catalog, with checks of locks, or
+// takes locks.
 func commitsOf(body []byte) ([]op, bool) {
 	var ops []op
 	if json.Unmarshal(body, &ops) != nil {
@@ -171,6 +171,8 @@ func commitsOf(body []byte) ([]op, bool) {
 	writes := false
 	for _, o := range ops {
 		switch {
+		case o.KV != nil && o.KV.Verb == "lock":
+			writes = true
 		case o.KV != nil && o.KV.Verb != "check-session":
 			return nil, false
 		case o.Node != nil, o.Service != nil, o.Check != nil:
@@ -180,26 +182,36 @@ func commitsOf(body []byte) ([]op, bool) {
 	return ops, writes
 }
 
-// commit does all or nothing.
+// commit does all or nothing, and tells every operation that is refused.
 func (a *Agent) commit(req *http.Request, ops []op) *http.Response {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	known := map[string]bool{}
-	refuse := func(i int, why string) *http.Response {
-		return respond(req, http.StatusConflict, mustJSON(map[string]any{"Errors": []any{map[string]any{"OpIndex": i, "What": why}}}), http.Header{})
-	}
+	var refused []any
+	refuse := func(i int, why string) { refused = append(refused, map[string]any{"OpIndex": i, "What": why}) }
 	for i, o := range ops {
 		switch {
+		case o.KV != nil && o.KV.Verb == "lock":
+			if _, ok := a.sessions[o.KV.Session]; !ok {
+				refuse(i, "invalid session "+strconv.Quote(o.KV.Session))
+			} else if holder := a.pairs[o.KV.Key].Session; holder != "" && holder != o.KV.Session {
+				refuse(i, "failed to lock key "+strconv.Quote(o.KV.Key)+", lock is already held")
+			}
 		case o.KV != nil && (o.KV.Session == "" || a.pairs[o.KV.Key].Session != o.KV.Session):
-			return refuse(i, "failed session check for key "+strconv.Quote(o.KV.Key))
+			refuse(i, "failed session check for key "+strconv.Quote(o.KV.Key))
 		case o.Node != nil:
 			known[o.Node.Node.Node] = true
 		case o.Service != nil && a.nodes[o.Service.Node].Node == "" && !known[o.Service.Node]:
-			return refuse(i, "Missing node registration")
+			refuse(i, "Missing node registration")
 		}
+	}
+	if len(refused) > 0 {
+		return respond(req, http.StatusConflict, mustJSON(map[string]any{"Errors": refused}), http.Header{})
 	}
 	for _, o := range ops {
 		switch {
+		case o.KV != nil && o.KV.Verb == "lock":
+			a.acquire(o.KV.Key, o.KV.Value, o.KV.Session)
 		case o.Node != nil:
 			a.nodes[o.Node.Node.Node] = o.Node.Node
 		case o.Service != nil && o.Service.Verb == "delete":
@@ -271,10 +283,8 @@ func (a *Agent) agentCommand(req *http.Request, r Request) *http.Response {
 // ownServices are the agent's own, by ID.
 func (a *Agent) ownServices() map[string]agentService {
 	out := map[string]agentService{}
-	for key, s := range a.services {
-		if key.node == AgentNode {
-			out[key.id] = s.agent()
-		}
+	for id := range a.byNode[AgentNode] {
+		out[id.id] = a.services[id].agent()
 	}
 	return out
 }
@@ -282,7 +292,7 @@ func (a *Agent) ownServices() map[string]agentService {
 // maintain sets or removes the check of a service's maintenance.
 func (a *Agent) maintain(req *http.Request, of serviceID, on bool) *http.Response {
 	check := serviceID{of.node, "_service_maintenance:" + of.id}
-	if delete(a.checks, check); on {
+	if a.dropCheck(check); on {
 		a.setCheck(Check{Node: of.node, CheckID: check.id, Status: "critical", ServiceID: of.id, ServiceName: a.services[of].ServiceName})
 	}
 	return a.ok(req, nil)

@@ -46,6 +46,13 @@ func (a *Agent) Requests() []Request {
 	return append([]Request(nil), a.requests...)
 }
 
+// Asked returns how many requests there were so far.
+func (a *Agent) Asked() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.requests)
+}
+
 // ServeHTTP serves the agent on a real socket. A scripted reset closes the
 // connection without an answer.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {

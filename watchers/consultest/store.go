@@ -3,6 +3,7 @@ package consultest
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -35,8 +36,14 @@ type Agent struct {
 	script   func(Request) Fault
 	requests []Request
 
+	writes   uint64             // of keys, so far
+	listings map[string]listing // by prefix
+
 	services map[serviceID]Service
+	byName   index[string]       // instances by the service's name
+	byNode   index[string]       // instances by node
 	checks   map[serviceID]Check // by node and ID of the check
+	checksOf index[serviceID]    // checks by instance
 	nodes    map[string]Node     // that were registered as such
 	catalog  catalogIndexes
 }
@@ -55,7 +62,8 @@ func New() *Agent {
 	return &Agent{
 		index: 10, pairs: map[string]Pair{}, graves: map[string]uint64{}, sessions: map[string]Session{},
 		changed: make(chan struct{}), down: make(chan struct{}),
-		services: map[serviceID]Service{}, checks: map[serviceID]Check{}, nodes: map[string]Node{}, catalog: catalogIndexes{of: map[string]uint64{}},
+		listings: map[string]listing{}, services: map[serviceID]Service{}, byName: index[string]{}, byNode: index[string]{},
+		checks: map[serviceID]Check{}, checksOf: index[serviceID]{}, nodes: map[string]Node{}, catalog: catalogIndexes{of: map[string]uint64{}},
 	}
 }
 
@@ -106,6 +114,13 @@ func (a *Agent) EndSession(id string) {
 	a.endSession(id)
 }
 
+// Sessions returns all sessions.
+func (a *Agent) Sessions() []Session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Values(a.sessions))
+}
+
 // Get returns a key.
 func (a *Agent) Get(key string) (Pair, bool) {
 	a.mu.Lock()
@@ -140,6 +155,7 @@ func (a *Agent) SetIndex(index uint64) {
 		a.pairs[k] = p
 	}
 	clear(a.graves)
+	a.writes++
 	a.broadcast()
 }
 
@@ -171,6 +187,7 @@ func (a *Agent) write(key string, value []byte, session string) {
 	p.Value, p.Session, p.ModifyIndex = value, session, a.index
 	a.pairs[key] = p
 	delete(a.graves, key)
+	a.writes++
 	a.broadcast()
 }
 
@@ -199,6 +216,7 @@ func (a *Agent) remove(key string) {
 	at, _ := slices.BinarySearch(a.order, key)
 	a.order = slices.Delete(a.order, at, at+1)
 	a.graves[key] = a.index
+	a.writes++
 	a.broadcast()
 }
 
@@ -247,20 +265,11 @@ func (a *Agent) lookup(key string, recurse bool) ([]Pair, uint64) {
 		}
 		return nil, max(a.index, 1)
 	}
-	found := a.list(key)
-	var index uint64
-	for _, p := range found {
-		index = max(index, p.ModifyIndex)
+	l := a.listed(key)
+	if l.newest == 0 || len(l.pairs) == 0 {
+		return l.pairs, max(a.index, 1)
 	}
-	for k, i := range a.graves {
-		if strings.HasPrefix(k, key) {
-			index = max(index, i)
-		}
-	}
-	if index == 0 || len(found) == 0 {
-		index = max(a.index, 1)
-	}
-	return found, index
+	return l.pairs, l.newest
 }
 
 // lookupKeys is lookup with what a fault makes of it and without hidden keys.
@@ -279,7 +288,10 @@ func (a *Agent) lookupKeys(r Request, f Fault) find {
 
 // shown leaves out what is hidden, and tells whether there was any.
 func (a *Agent) shown(pairs []Pair) (rest []Pair, filtered bool) {
-	rest = slices.DeleteFunc(pairs, func(p Pair) bool { return a.hides(p.Key) })
+	if len(a.hidden) == 0 {
+		return pairs, false
+	}
+	rest = slices.DeleteFunc(slices.Clone(pairs), func(p Pair) bool { return a.hides(p.Key) })
 	return rest, len(rest) < len(pairs)
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // errUnserved says that a request is beyond this fake.
-var errUnserved = errors.New("consultest serves transactions of get-tree, and of check-session with writes to the catalog, only")
+var errUnserved = errors.New("consultest serves transactions of get-tree, of lock, and of check-session with writes to the catalog, only")
 
 // command serves everything but reads of the store: PUT and DELETE of keys with
 // acquire, release and cas, and the life of sessions.
