@@ -24,7 +24,7 @@ import (
 // and not in the figures. A session that reaches the new writer while it is still
 // read-only fails it, and so does a write on the old one after that moment.
 func BenchmarkAutoFailoverGap(b *testing.B) {
-	g := newAutoGap(b)
+	g := newAutoGap(b, "n1", "n2")
 	for _, way := range []struct {
 		name       string
 		begin, end func() error
@@ -35,17 +35,42 @@ func BenchmarkAutoFailoverGap(b *testing.B) {
 		{"freeze", func() error { return g.writer.Freeze() }, func() error { return g.writer.Thaw() }},
 		{"kill-while-the-monitor-is-away", g.killUnseen, g.revive},
 	} {
-		b.Run(way.name, func(b *testing.B) {
-			g.t, g.front.t = b, b
-			seen := make(map[string][]change)
-			for b.Loop() {
-				for at, c := range g.change(way.begin, way.end) {
-					seen[at] = append(seen[at], c)
-				}
+		g.bench(b, way.name, way.begin, way.end)
+	}
+	three := newAutoGap(b, "n1", "n2", "n3")
+	three.bench(b, "switchover-of-three", three.promotion, func() error { return nil })
+}
+
+func (g *autoGap) bench(b *testing.B, name string, begin, end func() error) {
+	b.Run(name, func(b *testing.B) {
+		g.t, g.front.t = b, b
+		seen := make(map[string][]change)
+		for b.Loop() {
+			for at, c := range g.change(begin, end) {
+				seen[at] = append(seen[at], c)
 			}
-			b.ReportMetric(0, "ns/op") // the change itself, which is the monitor's
-			for at, all := range seen {
-				report(b, at, all)
+		}
+		b.ReportMetric(0, "ns/op") // the change itself, which is the monitor's
+		for at, all := range seen {
+			report(b, at, all)
+		}
+	})
+}
+
+// TestAutoFailoverClients: no session of a client reaches a node that the monitor has
+// chosen and that is still read-only, and none writes on the old writer afterwards, at
+// HAProxy and at Envoy. Of three nodes the winner goes another way than of two.
+func TestAutoFailoverClients(t *testing.T) {
+	for _, nodes := range [][]string{{"n1", "n2"}, {"n1", "n2", "n3"}} {
+		t.Run(fmt.Sprintf("of %d", len(nodes)), func(t *testing.T) {
+			g := newAutoGap(t, nodes...)
+			for at, c := range g.change(g.promotion, func() error { return nil }) {
+				if c.early+c.late > 0 {
+					t.Errorf("%s: %d sessions reached the new writer before it took writes, %d writes the old one after that", at, c.early, c.late)
+				}
+				if worst := 3 * time.Second; c.fresh > worst || c.held > worst {
+					t.Errorf("%s: writes came back after %s, those of held sessions after %s", at, c.fresh, c.held)
+				}
 			}
 		})
 	}
@@ -73,16 +98,18 @@ func report(b *testing.B, at string, all []change) {
 	}
 }
 
-// autoGap is a cluster of two under pg_auto_failover with HAProxy and Envoy before it.
+// autoGap is a cluster under pg_auto_failover with HAProxy and Envoy before it. Its
+// first two nodes are the writer by turns.
 type autoGap struct {
 	*autoRig
 	front        *front
 	writer, next *lab.AutoFailoverNode
+	others       []string
 }
 
-func newAutoGap(b *testing.B) *autoGap {
-	b.Helper()
-	p := autoRigOf(b, 2, lab.NeedAutoFailover, lab.NeedHAProxy, lab.NeedEnvoy)
+func newAutoGap(tb testing.TB, nodes ...string) *autoGap {
+	tb.Helper()
+	p := autoRigOf(tb, len(nodes), lab.NeedAutoFailover, lab.NeedHAProxy, lab.NeedEnvoy)
 	f := &front{rig: p.rig, write: p.addr(), read: p.addr()}
 	f.envoyWrite, f.envoyRead = atEnvoy(f.write), atEnvoy(f.read)
 	p.steer(fmt.Sprintf(`    pools:
@@ -91,10 +118,15 @@ func newAutoGap(b *testing.B) *autoGap {
 envoy: {listen_host: %s}
 %s`, f.write, f.read, envoyHost, p.haproxyConfig()))
 	p.up()
-	p.settled("n1", "n2")
+	p.settled(nodes[0], nodes[1:]...)
 	f.startHAProxy()
 	f.startEnvoy()
-	return &autoGap{autoRig: p, front: f, writer: p.auto.Node("n1"), next: p.auto.Node("n2")}
+	return &autoGap{autoRig: p, front: f, writer: p.auto.Node(nodes[0]), next: p.auto.Node(nodes[1]), others: nodes[2:]}
+}
+
+// promotion has the monitor hand the writer's role to the next one.
+func (g *autoGap) promotion() error {
+	return g.auto.Decide(g.t.Context(), "perform_promotion('default', '"+g.next.Name()+"')")
 }
 
 // maintenance takes the writer out by the monitor's word, or puts that node back.
@@ -153,7 +185,7 @@ func (g *autoGap) change(begin, end func() error) map[string]change {
 	}
 	wait(g.next)
 	g.do(end())
-	g.settled(g.next.Name(), g.writer.Name())
+	g.settled(g.next.Name(), append([]string{g.writer.Name()}, g.others...)...)
 	seen := make(map[string]change)
 	for name, c := range all {
 		fresh, held := c.fresh.Stop(), c.held.Stop()

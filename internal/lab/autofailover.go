@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // autoFailoverTimeout is for a pg_auto_failover call whose context has no deadline.
@@ -175,13 +176,20 @@ func (c *AutoFailover) Node(name string) *AutoFailoverNode {
 }
 
 // Decide calls a function of the monitor as the role of its nodes, such as
-// "perform_failover('default', 0)".
+// "perform_failover('default', 0)". It may meet a keeper's report at the monitor, and
+// be the one that ends their deadlock; then it is called again.
 func (c *AutoFailover) Decide(ctx context.Context, call string) error {
 	return c.monitor.withConn(ctx, "autoctl_node", "pg_auto_failover", func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "SELECT pgautofailover."+call)
-		return err
+		for tries := 0; ; tries++ {
+			_, err := conn.Exec(ctx, "SELECT pgautofailover."+call)
+			if state, ok := errors.AsType[*pgconn.PgError](err); !ok || state.Code != deadlock || tries == 5 {
+				return err
+			}
+		}
 	})
 }
+
+const deadlock = "40P01"
 
 // States returns each node's state as "n1=primary", or "n1=primary>draining" while
 // the assigned one is not confirmed, by name.
