@@ -13,7 +13,8 @@ import (
 type BootstrapOptions struct {
 	// NodeID names the Envoy in our status and log. Zero: "envoy".
 	NodeID string
-	// Cluster is Envoy's own service cluster, for its statistics. Zero: "pgsteer".
+	// Cluster is Envoy's own service cluster, for its statistics. The name of one of
+	// pgsteer's asks for that one alone, without Clusters. Zero: "pgsteer".
 	Cluster string
 	// Zone in which this Envoy is. Its read pools then prefer the nodes of that zone.
 	// Empty: none in particular.

@@ -214,29 +214,40 @@ func TestDeltaRemovedCluster(t *testing.T) {
 	same(t, "endpoints", []string{"main/primary"}, d.texts(d.next(kindEndpoint)))
 }
 
-// TestDeltaNarrow: a client that names clusters in its metadata gets no others.
+// TestDeltaNarrow: a client that names clusters in its metadata gets no others, and so
+// does one whose own cluster is called after one of ours; another name says nothing.
 func TestDeltaNarrow(t *testing.T) {
 	r := newRig(t, Options{})
 	for i := range 20 {
 		r.set(decision(fmt.Sprintf("c%02d", i), 1, up, down, down))
 	}
-	d := r.delta(t)
-	if err := d.stream.Send(&discoveryv3.DeltaDiscoveryRequest{
-		Node: &corev3.Node{Id: "narrow", Metadata: onlyClusters(t, "c07")}, TypeUrl: kindCluster.url(),
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for { // the views may come one after the other
+	until(t, "all are served", func() bool {
+		r.server.store.mu.Lock()
+		defer r.server.store.mu.Unlock()
+		return r.server.store.open && len(r.server.store.current) == 20
+	})
+	for _, c := range []struct {
+		node *corev3.Node
+		want int
+	}{
+		{&corev3.Node{Id: "narrow", Metadata: onlyClusters(t, "c07")}, 2},
+		{&corev3.Node{Id: "called", Cluster: "c07"}, 2},
+		{&corev3.Node{Id: "both", Cluster: "c09", Metadata: onlyClusters(t, "c07")}, 2},
+		{&corev3.Node{Id: "other", Cluster: "edge"}, 40},
+	} {
+		d := r.delta(t)
+		if err := d.stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: c.node, TypeUrl: kindCluster.url()}); err != nil {
+			t.Fatal(err)
+		}
 		m := d.next(kindCluster)
 		d.ack(m)
-		if len(m.GetResources()) == 0 {
-			continue
+		same(t, c.node.GetId(), c.want, len(m.GetResources()))
+		if c.want == 2 {
+			same(t, c.node.GetId(), []string{"c07/primary", "c07/replica"}, d.texts(m))
+			r.set(decision("c08", r.views.Get("c08").Snapshot.Generation+1, down, up, down))
+			d.quiet()
 		}
-		same(t, "clusters", []string{"c07/primary", "c07/replica"}, d.texts(m))
-		break
 	}
-	r.set(decision("c08", 2, down, up, down))
-	d.quiet()
 }
 
 // TestDeltaUnknownType: a type that is not served is parked and the stream lives.

@@ -89,6 +89,12 @@ func (s *store) keepSilent(clusters []string) {
 	}
 }
 
+// configured reports whether there is such a cluster, decided or not. It needs s.mu.
+func (s *store) configured(cluster string) bool {
+	_, silent := s.silent[cluster]
+	return silent || s.current[cluster] != nil
+}
+
 // release has clients told of a cluster again.
 func (s *store) release(cluster string) {
 	for st := range s.roster.streams {

@@ -30,7 +30,8 @@ type stream struct {
 	subs [kinds]*subscription
 	// zone that the client says it is in; empty: none.
 	zone string
-	// only holds the clusters that the client's node metadata names; nil: all.
+	// only holds the clusters that the client's node metadata names, or else the one that
+	// its own cluster is called after; nil: all.
 	only map[string]struct{}
 }
 
@@ -245,6 +246,9 @@ func (s *stream) identify(n *corev3.Node) error {
 	s.zone = n.GetLocality().GetZone()
 	list := n.GetMetadata().GetFields()["pg"].GetStructValue().GetFields()["clusters"].GetListValue().GetValues()
 	if len(list) == 0 {
+		if own := n.GetCluster(); s.store.configured(own) {
+			s.only = map[string]struct{}{own: {}}
+		}
 		return nil
 	}
 	s.only = make(map[string]struct{}, len(list))
