@@ -196,7 +196,7 @@ func (a *Agent) buildCluster(cfg *config.Config, cl config.Cluster, client *cons
 		return nil, fmt.Errorf("cluster %s cannot be watched: %w", cl.Name, err)
 	}
 	c := &cluster{
-		name: cl.Name, wake: watchers.NewNudge(), inbox: make(chan topology.Observation, 64), over: make(chan struct{}),
+		name: cl.Name, wake: watchers.NewNudge(), inbox: make(chan topology.Observation, 16), over: make(chan struct{}),
 		now: a.now, views: &a.views, save: a.store.put, log: w.log, watch: w,
 		maintenance: func() topology.Maintenance { return a.book.Set().Of(cl.Name) },
 	}
