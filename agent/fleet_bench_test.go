@@ -163,10 +163,10 @@ func serveFleet(clusters string) error {
 				return err
 			}
 			nodes = append(nodes, s)
-			fmt.Print(addr, " ")
+			fmt.Fprint(os.Stdout, addr, " ")
 		}
 	}
-	fmt.Println()
+	fmt.Fprintln(os.Stdout)
 	out := json.NewEncoder(os.Stdout)
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		var c fleetCounts

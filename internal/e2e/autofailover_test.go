@@ -282,6 +282,7 @@ func (w *witness) end() {
 
 // watch asks one server every few milliseconds what it is.
 func (w *witness) watch(ctx context.Context, tb testing.TB, p *autoRig, n *lab.AutoFailoverNode) {
+	tb.Helper()
 	var conn *pgx.Conn
 	defer func() { closeConn(conn) }()
 	was := ""
@@ -332,6 +333,7 @@ func whatIs(ctx context.Context, c *pgx.Conn) string {
 
 // follow notes what the agent says, and that it never names two.
 func (w *witness) follow(ctx context.Context, tb testing.TB, p *autoRig) {
+	tb.Helper()
 	was := ""
 	for tick := time.NewTicker(2 * time.Millisecond); ; {
 		v := p.view("main").Snapshot

@@ -106,15 +106,15 @@ func TestConsulScopeMissing(t *testing.T) {
 }
 
 // cutFor is how long the agent's link to Consul is cut: PGSTEER_CUT, or 20 s.
-func cutFor(t testing.TB) time.Duration {
-	t.Helper()
+func cutFor(tb testing.TB) time.Duration {
+	tb.Helper()
 	text := os.Getenv("PGSTEER_CUT")
 	if text == "" {
 		return 20 * time.Second
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		t.Fatalf("PGSTEER_CUT: %v", err)
+		tb.Fatalf("PGSTEER_CUT: %v", err)
 	}
 	return d
 }

@@ -27,12 +27,12 @@ type consulMesh struct {
 	program string
 }
 
-func newConsulMesh(t testing.TB) *consulMesh {
-	t.Helper()
-	labtest.Need(t, lab.NeedConsul, lab.NeedEnvoy)
-	m := &consulMesh{front: &front{rig: newRig(t)}, program: buildProgram(t)}
+func newConsulMesh(tb testing.TB) *consulMesh {
+	tb.Helper()
+	labtest.Need(tb, lab.NeedConsul, lab.NeedEnvoy)
+	m := &consulMesh{front: &front{rig: newRig(tb)}, program: buildProgram(tb)}
 	var err error
-	m.consul, err = m.lab.ConsulWith(t.Context(), lab.ConsulOptions{DNS: true, Sidecars: 4})
+	m.consul, err = m.lab.ConsulWith(tb.Context(), lab.ConsulOptions{DNS: true, Sidecars: 4})
 	m.do(err)
 	m.dns = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, m.consul.DNSAddr())

@@ -14,16 +14,16 @@ import (
 
 // example reads a file of an example and puts the test's addresses and paths in
 // place of its own, each of which must be there.
-func example(t testing.TB, name string, places map[string]string) string {
-	t.Helper()
+func example(tb testing.TB, name string, places map[string]string) string {
+	tb.Helper()
 	b, err := os.ReadFile(filepath.Join("..", "..", "examples", name))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	text := string(b)
 	for from, to := range places {
 		if !strings.Contains(text, from) {
-			t.Errorf("%s does not say %s any more", name, from)
+			tb.Errorf("%s does not say %s any more", name, from)
 		}
 		text = strings.ReplaceAll(text, from, to)
 	}

@@ -74,8 +74,8 @@ type reign struct {
 
 // newFront starts a cluster, the agent and the balancers, and returns when
 // pgsteer has decided and the balancers obey.
-func newFront(t testing.TB, o frontOptions) *front {
-	t.Helper()
+func newFront(tb testing.TB, o frontOptions) *front {
+	tb.Helper()
 	var needs []string
 	if o.haproxy {
 		needs = append(needs, lab.NeedHAProxy)
@@ -83,7 +83,7 @@ func newFront(t testing.TB, o frontOptions) *front {
 	if o.envoy {
 		needs = append(needs, lab.NeedEnvoy)
 	}
-	f := &front{rig: newRig(t, needs...), o: o}
+	f := &front{rig: newRig(tb, needs...), o: o}
 	f.write, f.read = f.addr(), f.addr()
 	if o.refuse {
 		f.o.primary += fmt.Sprintf(", refuse: %q", f.addr())

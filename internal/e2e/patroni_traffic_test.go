@@ -165,8 +165,8 @@ func (b *book) saw(pool, node string, want topology.Verdict, code topology.Code)
 
 // proven fails the test for a view in which a writer is not named by a current
 // authority and writable by its own word.
-func (b *book) proven(t testing.TB) {
-	t.Helper()
+func (b *book) proven(tb testing.TB) {
+	tb.Helper()
 	n := 0
 	for _, v := range b.all() {
 		w := v.Snapshot.Writer
@@ -176,9 +176,9 @@ func (b *book) proven(t testing.TB) {
 		n++
 		f := v.Facts.Nodes[w]
 		if v.Snapshot.Authority.Leader != w || f.InRecovery != topology.No || f.ReadOnly != topology.No {
-			t.Errorf("generation %d has writer %s, while the authority (%s) names %q and its own word is in recovery: %s, read-only: %s",
+			tb.Errorf("generation %d has writer %s, while the authority (%s) names %q and its own word is in recovery: %s, read-only: %s",
 				v.Snapshot.Generation, w, v.Snapshot.Authority.State, v.Snapshot.Authority.Leader, f.InRecovery, f.ReadOnly)
 		}
 	}
-	t.Logf("%d views with a writer, all proven", n)
+	tb.Logf("%d views with a writer, all proven", n)
 }

@@ -45,8 +45,8 @@ type bouncerOptions struct {
 	external bool   // the test starts the agent
 }
 
-func newBouncerRig(t testing.TB, o bouncerOptions) *bouncerRig {
-	t.Helper()
+func newBouncerRig(tb testing.TB, o bouncerOptions) *bouncerRig {
+	tb.Helper()
 	needs := []string{lab.NeedPgBouncer}
 	if o.patroni {
 		needs = append(needs, lab.NeedConsul, lab.NeedPatroni)
@@ -54,7 +54,7 @@ func newBouncerRig(t testing.TB, o bouncerOptions) *bouncerRig {
 	if o.behindHAProxy {
 		needs = append(needs, lab.NeedHAProxy)
 	}
-	b := &bouncerRig{front: &front{rig: newRig(t, needs...), o: frontOptions{haproxy: o.behindHAProxy}}, o: o}
+	b := &bouncerRig{front: &front{rig: newRig(tb, needs...), o: frontOptions{haproxy: o.behindHAProxy}}, o: o}
 	b.write, b.read = b.addr(), b.addr()
 	b.replace("operator.token", operator+"\n")
 	first, passwords := b.startCluster()
@@ -67,7 +67,7 @@ func newBouncerRig(t testing.TB, o bouncerOptions) *bouncerRig {
 	settings := map[string]string{"pool_mode": "transaction", "server_login_retry": "1", "max_client_conn": "500", "default_pool_size": "20"}
 	maps.Copy(settings, o.settings)
 	var err error
-	b.bouncer, err = b.lab.PgBouncer(t.Context(), lab.PgBouncerOptions{Include: b.file("databases.ini"), Passwords: passwords, Settings: settings})
+	b.bouncer, err = b.lab.PgBouncer(tb.Context(), lab.PgBouncerOptions{Include: b.file("databases.ini"), Passwords: passwords, Settings: settings})
 	b.do(err)
 	b.replace("console.pw", b.bouncer.AdminPassword()+"\n")
 	b.writeConfig()

@@ -19,9 +19,9 @@ import (
 )
 
 // refusing is a front whose pools tell clients why they are refused.
-func refusing(t testing.TB) *front {
-	t.Helper()
-	return newFront(t, frontOptions{
+func refusing(tb testing.TB) *front {
+	tb.Helper()
+	return newFront(tb, frontOptions{
 		haproxy: true, envoy: true, refuse: true, replica: ", fallback: none", top: "maintenance: {admin_token_file: operator.token}\n",
 		external: func(f *front) {
 			f.replace("operator.token", operator+"\n")

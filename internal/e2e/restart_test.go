@@ -245,12 +245,12 @@ func TestProcessKilled(t *testing.T) {
 }
 
 // buildProgram builds pgsteer as users run it.
-func buildProgram(t testing.TB) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "pgsteer")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "github.com/pgsteer/pgsteer/cmd/pgsteer")
+func buildProgram(tb testing.TB) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "pgsteer")
+	cmd := exec.CommandContext(tb.Context(), "go", "build", "-o", path, "github.com/pgsteer/pgsteer/cmd/pgsteer")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+		tb.Fatalf("go build: %v\n%s", err, out)
 	}
 	return path
 }

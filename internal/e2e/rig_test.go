@@ -46,19 +46,19 @@ type rig struct {
 }
 
 // newRig returns a rig whose agent does not run yet.
-func newRig(t testing.TB, needs ...string) *rig {
-	t.Helper()
-	return newRigIn(t, labtest.ForTest(t, append([]string{lab.NeedPostgres}, needs...)...), "pgsteer")
+func newRig(tb testing.TB, needs ...string) *rig {
+	tb.Helper()
+	return newRigIn(tb, labtest.ForTest(tb, append([]string{lab.NeedPostgres}, needs...)...), "pgsteer")
 }
 
 // newRigIn returns another rig of a lab, whose agent has this name.
-func newRigIn(t testing.TB, l *lab.Lab, name string) *rig {
-	t.Helper()
-	r := &rig{t: t, lab: l, path: filepath.Join(l.Dir(), name+".yaml"), state: filepath.Join(l.Dir(), name+"-state")}
+func newRigIn(tb testing.TB, l *lab.Lab, name string) *rig {
+	tb.Helper()
+	r := &rig{t: tb, lab: l, path: filepath.Join(l.Dir(), name+".yaml"), state: filepath.Join(l.Dir(), name+"-state")}
 	for _, a := range []*string{&r.check, &r.health, &r.status, &r.xds} {
 		*a = r.addr()
 	}
-	t.Cleanup(r.down)
+	tb.Cleanup(r.down)
 	return r
 }
 

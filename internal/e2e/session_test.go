@@ -62,7 +62,7 @@ func (r *rig) session(addr string, port int) *pgx.Conn {
 
 // watchEnd reports the moment at which an idle session ends. The session is of
 // no other use afterwards.
-func watchEnd(t testing.TB, c *pgx.Conn) <-chan time.Time {
+func watchEnd(tb testing.TB, c *pgx.Conn) <-chan time.Time {
 	ended := make(chan time.Time, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -72,7 +72,7 @@ func watchEnd(t testing.TB, c *pgx.Conn) <-chan time.Time {
 			ended <- time.Now()
 		}
 	}()
-	t.Cleanup(func() { cancel(); <-done })
+	tb.Cleanup(func() { cancel(); <-done })
 	return ended
 }
 
