@@ -344,10 +344,9 @@ func TestOrderWithAChangedCluster(t *testing.T) {
 	for range 6 {
 		m := receive(t, d.in)
 		texts := d.texts(m)
-		switch k, _ := kindOf(m.GetTypeUrl()); {
-		case k == kindEndpoint:
+		if k, _ := kindOf(m.GetTypeUrl()); k == kindEndpoint {
 			at = texts[0]
-		case k == kindListener:
+		} else if k == kindListener {
 			if at != "main/primary 10.0.0.2=healthy" {
 				t.Errorf("the listener %s comes while the client has the endpoints %q", texts, at)
 			}

@@ -63,6 +63,7 @@ func (r *rig) session(addr string, port int) *pgx.Conn {
 // watchEnd reports the moment at which an idle session ends. The session is of
 // no other use afterwards.
 func watchEnd(tb testing.TB, c *pgx.Conn) <-chan time.Time {
+	tb.Helper()
 	ended := make(chan time.Time, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

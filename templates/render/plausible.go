@@ -64,8 +64,9 @@ func lacking(v View, sections map[string]map[int]bool) (errs []error) {
 				continue
 			}
 			for _, s := range p.Servers {
-				if s.Address.IsValid() && len(p.Listen) > 0 {
-					reached[s.Address.String()] = append(reached[s.Address.String()], pool)
+				at := s.Address.String()
+				if s.Address.IsValid() && len(p.Listen) > 0 && !slices.Contains(reached[at], pool) { // two nodes may share an address
+					reached[at] = append(reached[at], pool)
 				}
 			}
 		}

@@ -14,10 +14,12 @@ func TestCheckHAProxy(t *testing.T) {
 		{Cluster: "main", Name: "reports", Servers: []Server{server("n1", "10.0.0.1:6432")}},
 		{Cluster: "main", Name: "sync", Listen: at, Servers: []Server{server("n3", "10.0.0.3:5432")}},
 		{Cluster: "main", Name: "async", Listen: at, Servers: []Server{server("n3", "10.0.0.3:5432")}},
+		{Cluster: "main", Name: "twins", Listen: at, Servers: []Server{server("n4", "10.0.0.4:5432"), server("n5", "10.0.0.4:5432")}},
 		{Cluster: "main", Name: "unreached", Servers: []Server{server("n3", "10.0.0.3:5432")}},
 	}}}}
 	const whole = "frontend f\n bind 127.0.0.1:5000\nbackend b\n server n1 10.0.0.1:5432\n server n6 [fd00::6]:5432 check\n" +
-		"backend r\n server n1 10.0.0.1:6432\nbackend s\n server n3 10.0.0.3:5432\nbackend a\n server n3 10.0.0.3:5432\n"
+		"backend r\n server n1 10.0.0.1:6432\nbackend s\n server n3 10.0.0.3:5432\nbackend a\n server n3 10.0.0.3:5432\n" +
+		"backend t\n server n4 10.0.0.4:5432\n server n5 10.0.0.4:5432\n"
 	for _, c := range []struct{ name, text, fault string }{
 		{"whole", whole, ""},
 		{"cut in the middle of a line", whole[:len(whole)-3], "does not end"},
