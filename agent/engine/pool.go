@@ -149,6 +149,9 @@ func (r *round) fallBack(pool topology.Pool, pr *poolRound) bool {
 		if e, bad := r.portEffect(pool, n); bad && e.verdict != topology.Undecided {
 			return false
 		}
+		if _, out := r.maintainedIn(pool.Name, n); out {
+			return false
+		}
 		pr.effects[n.i] = append(pr.effects[n.i][:0], r.effect(topology.Up, topology.CodeFallback, 0, "no eligible replica"))
 		pr.weights[n.i] = percent(pool.FallbackWeight, pool.FixedWeight(n.Name))
 		return true

@@ -385,6 +385,17 @@ func TestMaintenanceOfAPool(t *testing.T) {
 	}
 }
 
+// TestMaintenanceOfAPoolHasNoFallback: a whole pool that is out is not served by the
+// primary in its place.
+func TestMaintenanceOfAPoolHasNoFallback(t *testing.T) {
+	w := settled(t, patroni)
+	w.readPool().Fallback = topology.FallbackPrimary
+	w.m.Records = []topology.MaintenanceRecord{{Pool: "replica", Node: "b"}, {Pool: "replica", Node: "c"}}
+	w.want("replica", "a=up/fallback b=drain/maintenance c=drain/maintenance")
+	w.m.Records = []topology.MaintenanceRecord{{Pool: "replica", Reason: "reports are rebuilt"}}
+	w.want("replica", "a=drain/maintenance b=drain/maintenance c=drain/maintenance")
+}
+
 // TestMaintenanceEndsSessions: at the deadline those that are left end, at once.
 func TestMaintenanceEndsSessions(t *testing.T) {
 	w := settled(t, patroni)
