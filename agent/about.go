@@ -32,7 +32,7 @@ func (a *Agent) about() status.Agent {
 			s.EnteredAt = r.Since
 		}
 		s.Maintenance = append(s.Maintenance, status.Maintenance{
-			Cluster: r.Cluster, Pool: r.Pool, Node: r.Node, Reason: r.Reason, Who: r.Who, Since: r.Since, Until: r.Until,
+			Cluster: r.Cluster, Pool: r.Pool, Node: r.Node, Reason: r.Reason, Who: r.Who, Since: r.Since, Until: r.Until, Drain: a.drainOf(r),
 		})
 	}
 	a.mu.Lock()

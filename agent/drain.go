@@ -9,6 +9,8 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/drain"
+	"github.com/pgsteer/pgsteer/agent/maintenance"
+	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers/postgres"
 )
@@ -23,6 +25,19 @@ func (a *Agent) openDrains(dir string) *drain.Runner {
 		Path: filepath.Join(dir, "drains.json"), Read: config.ReadFile, Now: a.o.Clock, By: by,
 		Records: a.book.Set, Confirm: a.book.Confirm, Judged: a.judged, Setup: a.drainSetup, Logger: a.log.With("component", "drain"),
 	})
+}
+
+// drainOf is how far the drain of a record is; nil without one.
+func (a *Agent) drainOf(r maintenance.Record) *status.Drain {
+	s := r.Sessions
+	if s.ID == "" {
+		return nil
+	}
+	d := status.Drain{Over: !a.o.Clock().Before(s.Deadline), By: s.By, Deadline: s.Deadline, EndIdle: s.EndIdle, Terminate: s.Terminate}
+	if rep, ok := a.drains.Report(r.Target); ok && rep.ID == s.ID {
+		d.Phase, d.Left, d.Ended, d.Over = string(rep.Phase), len(rep.Left), len(rep.Ended), rep.Phase.Over()
+	}
+	return &d
 }
 
 // judged is a node as it is judged now.

@@ -2,7 +2,8 @@
 //
 // Guarantees: without an admin token in a file nobody can change anything. Every
 // change, and every one that was refused, is one line in the log: who, from where,
-// what. What would take out the primary or empty a pool is refused without force,
+// what, and why it was refused; never a token. Of changes that a host asks too often
+// for the first one is, until it is heard again. What would take out the primary or empty a pool is refused without force,
 // and the refusal says what force would do. A repeated call is no error.
 package admin
 
@@ -12,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,7 +57,13 @@ type Server struct {
 	mux *http.ServeMux
 
 	mu      sync.Mutex // guards everything below
-	callers map[string]*rate.Limiter
+	callers map[string]*frequency
+}
+
+// frequency is how often a host asks.
+type frequency struct {
+	rate.Limiter
+	told bool // that it asks for changes too often is in the log
 }
 
 // New returns a server.
@@ -63,7 +71,7 @@ func New(o Options) *Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, mux: http.NewServeMux(), callers: make(map[string]*rate.Limiter)}
+	s := &Server{o: o, mux: http.NewServeMux(), callers: make(map[string]*frequency)}
 	for _, path := range []string{"/admin/maintenance", "/admin/maintenance/{cluster}", "/admin/maintenance/{cluster}/{node}"} {
 		s.mux.Handle("GET "+path, s.guarded(viewer, ofMaintenance, s.show))
 		s.mux.Handle("POST "+path, s.guarded(admin, ofMaintenance, s.enter))
@@ -95,27 +103,35 @@ var ofMaintenance = subject{"maintenance", func(r *http.Request) string { return
 func (s *Server) guarded(needs role, about subject, serve func(http.ResponseWriter, call)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := origin(r)
-		if !s.admit(from) {
+		admitted, news := s.admit(from, needs)
+		if !admitted {
+			why := "too many requests from " + from + "; ask again in a second"
 			w.Header().Set("Retry-After", "1")
-			fail(w, http.StatusTooManyRequests, "too many requests from "+from+"; ask again in a second")
+			fail(w, http.StatusTooManyRequests, why)
+			if news {
+				s.write(call{r, s.o.Tokens().who(r, s.o.Now().Wall), from}, about.message, "refused: too many requests", about.target(r), "why", why)
+			}
 			return
 		}
 		tokens := s.o.Tokens()
 		c := call{r, tokens.who(r, s.o.Now().Wall), from}
+		code := http.StatusForbidden
+		var why string
 		switch {
 		case c.caller.role >= needs:
 			serve(w, c)
 			return
 		case needs == admin && tokens.closed():
-			fail(w, http.StatusForbidden, "this agent takes no changes: maintenance.admin_token_file is not set")
+			why = "this agent takes no changes: maintenance.admin_token_file is not set"
 		case c.caller.role == nobody:
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			fail(w, http.StatusUnauthorized, "a valid token is needed (Authorization: Bearer …)")
+			code, why = http.StatusUnauthorized, "a valid token is needed (Authorization: Bearer …)"
 		default:
-			fail(w, http.StatusForbidden, "this "+c.caller.by+" may look and change nothing: an admin's is needed")
+			why = "this " + c.caller.by + " may look and change nothing: an admin's is needed"
 		}
+		fail(w, code, why)
 		if needs == admin {
-			s.write(c, about.message, "refused: no right", about.target(r))
+			s.write(c, about.message, "refused: no right", about.target(r), "why", why)
 		}
 	})
 }
@@ -128,23 +144,47 @@ func origin(r *http.Request) string {
 	return "socket"
 }
 
-func (s *Server) admit(from string) bool {
+// admit reports whether a host may ask now. news: that it may not is the first refusal of
+// a change since it was admitted, so that who asks all the time does not fill the log.
+func (s *Server) admit(from string, needs role) (admitted, news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.callers[from]
-	if l == nil {
+	f := s.callers[from]
+	if f == nil {
 		if len(s.callers) >= maxCallers {
 			clear(s.callers) // somebody has very many addresses; memory stays bounded
 		}
-		l = rate.NewLimiter(perSecond, burst)
-		s.callers[from] = l
+		f = &frequency{Limiter: *rate.NewLimiter(perSecond, burst)}
+		s.callers[from] = f
 	}
-	return l.AllowN(s.o.Now().Wall, 1)
+	if f.AllowN(s.o.Now().Wall, 1) {
+		f.told = false
+		return true, false
+	}
+	news = needs == admin && !f.told
+	f.told = f.told || news
+	return false, news
 }
 
 // audit writes the one line of a change.
 func (s *Server) audit(c call, what string, t maintenance.Target, more ...any) {
 	s.write(c, ofMaintenance.message, what, t.String(), more...)
+}
+
+// refuse answers a change that is not made, and writes the line of it.
+func (s *Server) refuse(w http.ResponseWriter, c call, code int, why string) {
+	s.audit(c, "refused", target(c.Request), "why", shortened(why))
+	fail(w, code, why)
+}
+
+// maxWhy bounds, in bytes, what a caller may have repeated in a line of the log.
+const maxWhy = 500
+
+func shortened(text string) string {
+	if len(text) <= maxWhy {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxWhy], "") + "…"
 }
 
 // write writes a line of the log for those who audit.

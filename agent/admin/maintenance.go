@@ -108,7 +108,8 @@ func (s *Server) list(w http.ResponseWriter, _ call) {
 
 func (s *Server) show(w http.ResponseWriter, c call) {
 	t := target(c.Request)
-	if t != maintenance.Agent && !s.known(w, t) {
+	if why := s.unknown(t); why != "" {
+		fail(w, http.StatusNotFound, why)
 		return
 	}
 	r, _ := s.o.Book.Set().Get(t)
@@ -132,37 +133,36 @@ func (s *Server) enter(w http.ResponseWriter, c call) {
 	t, now := target(c.Request), s.o.Book.Now()
 	ch, err := change(c.Request)
 	if err != nil {
-		fail(w, http.StatusBadRequest, err.Error()+"; nothing was changed")
+		s.refuse(w, c, http.StatusBadRequest, err.Error()+"; nothing was changed")
 		return
 	}
-	if t != maintenance.Agent && !s.known(w, t) {
+	if why := s.unknown(t); why != "" {
+		s.refuse(w, c, http.StatusNotFound, why)
 		return
 	}
 	r, err := ch.record(t, c.caller, now)
 	if err != nil {
-		fail(w, http.StatusBadRequest, err.Error()+"; nothing was changed")
+		s.refuse(w, c, http.StatusBadRequest, err.Error()+"; nothing was changed")
 		return
 	}
-	if old, _ := s.o.Book.Set().Get(t); !old.Active(now) && t != maintenance.Agent && !ch.Force {
-		if harm := s.harm(t); len(harm) > 0 {
-			s.audit(c, "refused", t, "why", strings.Join(harm, "; "))
-			fail(w, http.StatusConflict, maintenance.Refusal(t, harm))
+	if ch.EndIdle || ch.Terminate {
+		if s.refused(w, c, r, s.attempt(s.o.Book.Set(), r, ch.Force, now)) || !s.prepared(w, c, &r) {
 			return
 		}
 	}
-	if (ch.EndIdle || ch.Terminate) && !s.prepared(w, c, &r) {
-		return
-	}
-	var before maintenance.Record
-	var changed bool
-	err = s.change(c, t, func(set maintenance.Set) (next maintenance.Set, news bool) {
-		next, before, changed = set.Start(r, now)
-		return next, changed
+	var done attempt
+	err = s.change(c, t, func(set maintenance.Set) (maintenance.Set, bool) {
+		done = s.attempt(set, r, ch.Force, now)
+		return done.next, done.changed
 	})
 	if err != nil {
 		s.unstored(w, c, t, err)
 		return
 	}
+	if s.refused(w, c, r, done) {
+		return
+	}
+	before, changed := done.before, done.changed
 	a := Answer{Status: Entered, EnteredAt: &now}
 	if before.Active(now) {
 		a = Answer{Status: AlreadyIn, EnteredAt: &before.Since}
@@ -172,6 +172,52 @@ func (s *Server) enter(w http.ResponseWriter, c call) {
 			"end_idle", ch.EndIdle, "terminate", ch.Terminate, "force", ch.Force)
 	}
 	answer(w, http.StatusOK, a)
+}
+
+// attempt is a change that was tried on some records: what they are afterwards, or why
+// nothing is changed.
+type attempt struct {
+	next    maintenance.Set
+	before  maintenance.Record // of the target
+	changed bool
+	code    int    // of the answer that refuses it; 0: it is not refused
+	why     string // for the log
+	told    string // to the caller
+}
+
+// attempt tries a change. It is judged on the very records that it is made on, since two
+// changes that do no harm alone may do it together.
+func (s *Server) attempt(set maintenance.Set, r maintenance.Record, force bool, now time.Time) attempt {
+	next, before, changed := set.Start(r, now)
+	if !changed {
+		return attempt{next: set, before: before}
+	}
+	after, _ := next.Get(r.Target)
+	if after.Sessions != before.Sessions || !after.Until.Equal(before.Until) {
+		if err := after.Fits(); err != nil {
+			return attempt{next: set, before: before, code: http.StatusBadRequest, why: err.Error(), told: err.Error() + "; nothing was changed"}
+		}
+	}
+	if r.Target != maintenance.Agent && !force && after.Worsens(before, now) {
+		trial := maintenance.Trial{Pools: s.o.Policy(r.Cluster).Pools, Records: set, Now: now}
+		if v := s.o.Views.Get(r.Cluster); v.Valid(s.o.Now().Mono) {
+			trial.View = v
+		}
+		if harm := trial.Harm(after); len(harm) > 0 {
+			return attempt{next: set, before: before, code: http.StatusConflict, why: strings.Join(harm, "; "), told: trial.Refusal(after, before, harm)}
+		}
+	}
+	return attempt{next: next, before: before, changed: true}
+}
+
+// refused answers an attempt that was refused, and writes the line of it.
+func (s *Server) refused(w http.ResponseWriter, c call, r maintenance.Record, a attempt) bool {
+	if a.code == 0 {
+		return false
+	}
+	s.audit(c, "refused", r.Target, "who", r.Who, "reason", r.Reason, "why", a.why)
+	fail(w, a.code, a.told)
+	return true
 }
 
 // prepared has this agent drain a target once its record says so, and refuses where
@@ -186,7 +232,7 @@ func (s *Server) prepared(w http.ResponseWriter, c call, r *maintenance.Record) 
 	if err == nil {
 		return true
 	}
-	s.audit(c, "refused", r.Target, "why", err.Error())
+	s.audit(c, "refused", r.Target, "who", r.Who, "reason", r.Reason, "why", err.Error())
 	fail(w, http.StatusConflict, fmt.Sprintf("%s was not taken out, since its sessions could not be ended: %v. Nothing was changed", r.Target, err))
 	return false
 }
@@ -195,7 +241,7 @@ func (s *Server) prepared(w http.ResponseWriter, c call, r *maintenance.Record) 
 func (s *Server) leave(w http.ResponseWriter, c call) {
 	t, now := target(c.Request), s.o.Book.Now()
 	if err := t.Check(); err != nil { // what is unknown by now may have a record
-		fail(w, http.StatusNotFound, err.Error())
+		s.refuse(w, c, http.StatusNotFound, err.Error())
 		return
 	}
 	changed := false
@@ -240,21 +286,14 @@ func (s *Server) unstored(w http.ResponseWriter, c call, t maintenance.Target, e
 	fail(w, http.StatusServiceUnavailable, err.Error())
 }
 
-// harm says what speaks against taking a target out.
-func (s *Server) harm(t maintenance.Target) []string {
-	var snap *topology.Snapshot
-	if v := s.o.Views.Get(t.Cluster); v.Valid(s.o.Now().Mono) {
-		snap = v.Snapshot
+// unknown says which of the names of a target nobody has; "" when somebody has all.
+func (s *Server) unknown(t maintenance.Target) string {
+	if t == maintenance.Agent {
+		return ""
 	}
-	return maintenance.Harm(snap, s.o.Policy(t.Cluster).Pools, t)
-}
-
-// known answers 404 for names that nobody has.
-func (s *Server) known(w http.ResponseWriter, t maintenance.Target) bool {
 	clusters := s.o.Clusters()
 	if !slices.Contains(clusters, t.Cluster) {
-		fail(w, http.StatusNotFound, fmt.Sprintf("there is no cluster %q; there are: %s", t.Cluster, strings.Join(clusters, " ")))
-		return false
+		return fmt.Sprintf("there is no cluster %q; there are: %s", t.Cluster, strings.Join(clusters, " "))
 	}
 	pools := s.o.Policy(t.Cluster).Pools
 	if t.Pool != "" && !slices.ContainsFunc(pools, func(p topology.Pool) bool { return p.Name == t.Pool }) {
@@ -262,11 +301,10 @@ func (s *Server) known(w http.ResponseWriter, t maintenance.Target) bool {
 		for _, p := range pools {
 			names = append(names, p.Name)
 		}
-		fail(w, http.StatusNotFound, fmt.Sprintf("there is no pool %q in cluster %s; there are: %s", t.Pool, t.Cluster, strings.Join(names, " ")))
-		return false
+		return fmt.Sprintf("there is no pool %q in cluster %s; there are: %s", t.Pool, t.Cluster, strings.Join(names, " "))
 	}
 	if t.Node == "" {
-		return true
+		return ""
 	}
 	var names []string
 	if v := s.o.Views.Get(t.Cluster); v != nil && v.Snapshot != nil {
@@ -275,10 +313,9 @@ func (s *Server) known(w http.ResponseWriter, t maintenance.Target) bool {
 		}
 	}
 	if !slices.Contains(names, t.Node) {
-		fail(w, http.StatusNotFound, fmt.Sprintf("there is no node %q in cluster %s; there are: %s", t.Node, t.Cluster, strings.Join(names, " ")))
-		return false
+		return fmt.Sprintf("there is no node %q in cluster %s; there are: %s", t.Node, t.Cluster, strings.Join(names, " "))
 	}
-	return true
+	return ""
 }
 
 // change reads the body of a request.
@@ -319,11 +356,8 @@ func (ch Change) record(t maintenance.Target, c caller, now time.Time) (maintena
 		*times.at = now.Add(d)
 	}
 	if ch.EndIdle || ch.Terminate {
-		switch {
-		case r.DrainUntil.IsZero():
+		if r.DrainUntil.IsZero() {
 			return r, errors.New("end_idle and terminate need drain: how long transactions are waited for")
-		case !r.Until.IsZero() && !r.Until.After(r.DrainUntil):
-			return r, errors.New("drain must be shorter than for: with the maintenance the ending of sessions ends too")
 		}
 		r.Sessions = maintenance.Sessions{Deadline: r.DrainUntil, EndIdle: ch.EndIdle, Terminate: ch.Terminate}
 		r.DrainUntil = time.Time{} // balancers keep theirs: clients hear the server's own word

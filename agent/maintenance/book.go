@@ -162,7 +162,7 @@ func (b *Book) Take(text []byte) {
 	}
 	remote = remote.only(isShared)
 	before := b.Set()
-	next := before.merge(remote)
+	next := before.merge(remote).tidy(b.o.Now())
 	b.noteMissing(before, remote)
 	b.mu.Lock()
 	b.trouble = nil
@@ -274,6 +274,9 @@ func (b *Book) Run(ctx context.Context) {
 // Edit makes the next set of one, or says that there is nothing to change.
 type Edit func(Set) (next Set, changed bool)
 
+// errFull refuses to take out more. An end is never refused for it.
+var errFull = fmt.Errorf("what is out would fill more than %d KiB, and one value must hold it all; end some of it, or take out a pool or a cluster by one record", room>>10)
+
 // Change makes a change of a target durable, and then puts it into effect. On an
 // error nothing has changed.
 func (b *Book) Change(ctx context.Context, t Target, edit Edit) error {
@@ -292,14 +295,22 @@ func (b *Book) Change(ctx context.Context, t Target, edit Edit) error {
 		if err != nil {
 			return nil, err
 		}
-		mine := before.merge(remote.only(isShared))
+		now := b.o.Now()
+		mine := before.merge(remote.only(isShared)).tidy(now)
 		edited, changed := edit(mine)
 		next = edited
 		if !changed {
 			return nil, nil
 		}
-		return edited.only(isShared).Encode()
+		theirs := edited.only(isShared)
+		if size := theirs.size(now); size > room && size > mine.only(isShared).size(now) {
+			return nil, errFull
+		}
+		return theirs.Compact()
 	})
+	if errors.Is(err, errFull) {
+		return fmt.Errorf("change the maintenance records in %s: %w; nothing was changed", shared, err)
+	}
 	if err != nil {
 		return fmt.Errorf("change the maintenance records in %s: %w; nothing was changed, unless the store took it and its answer was lost", shared, err)
 	}

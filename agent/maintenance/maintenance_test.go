@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-
-	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -122,14 +120,19 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, _, _ = s.Start(Record{Target: n2, Reason: "disk"}, noon)
-	s, _, _ = s.End(n2, "ann", noon)
-	b, err := Set{}.merge(s).Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`"color": "red"`, `"round": true`, `"reason": "disk"`, `"ended_by": "ann"`} {
-		if !strings.Contains(string(b), want) {
-			t.Errorf("the document has no %s:\n%s", want, b)
+	ended, _, _ := s.End(n2, "ann", noon)
+	var b []byte
+	for _, step := range []struct {
+		s    Set
+		want string
+	}{{s, `"reason": "disk"`}, {ended, `"ended_by": "ann"`}} {
+		if b, err = (Set{}).merge(step.s).Encode(); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{`"color": "red"`, `"round": true`, step.want} {
+			if !strings.Contains(string(b), want) {
+				t.Errorf("the document has no %s:\n%s", want, b)
+			}
 		}
 	}
 	if again, err := Decode(b); err != nil || len(again.records) != 1 {
@@ -314,49 +317,6 @@ func TestUnusableFile(t *testing.T) {
 		kept, err := os.ReadFile(path + ".corrupt")
 		if err != nil || string(kept) != text || b.Trouble() == nil {
 			t.Errorf("%q: %v, trouble %v", text, err, b.Trouble())
-		}
-	}
-}
-
-// What a change would do, before it is made.
-func TestHarm(t *testing.T) {
-	snap := &topology.Snapshot{Complete: true, Writer: "n1", Pools: []topology.PoolVerdicts{
-		{Pool: "rw", Mode: topology.ModeWrite, Nodes: []topology.NodeVerdict{{Node: "n1", Verdict: topology.Up}, {Node: "n2", Verdict: topology.Down}}},
-		{Pool: "ro", Mode: topology.ModeRead, Nodes: []topology.NodeVerdict{{Node: "n1", Verdict: topology.Drain}, {Node: "n2", Verdict: topology.Up}, {Node: "n3", Verdict: topology.Up}}},
-		{Pool: "strict", Mode: topology.ModeRead, Nodes: []topology.NodeVerdict{{Node: "n1", Verdict: topology.Drain}, {Node: "n2", Verdict: topology.Up}, {Node: "n3", Verdict: topology.Down}}},
-		{Pool: "last", Mode: topology.ModeRead, Nodes: []topology.NodeVerdict{{Node: "n1", Verdict: topology.Drain}, {Node: "n2", Verdict: topology.Down}, {Node: "n3", Verdict: topology.Up}}},
-	}}
-	pools := []topology.Pool{{Name: "rw", Mode: topology.ModeWrite}, {Name: "ro", Mode: topology.ModeRead, Fallback: topology.FallbackPrimary}, {Name: "strict", Mode: topology.ModeRead}, {Name: "last", Mode: topology.ModeRead, Fallback: topology.FallbackPrimary}}
-	held := *snap
-	held.Writer, held.Held = "", "n1"
-	unnamed := *snap
-	unnamed.Writer, unnamed.Authority.Leader = "", "n1"
-	for _, tt := range []struct {
-		snap *topology.Snapshot
-		t    Target
-		want string
-	}{
-		{snap, Target{Cluster: "c", Node: "n3"}, ""}, // the primary serves last in its place
-		{snap, Target{Cluster: "c", Node: "n2"}, "strict"},
-		{snap, Target{Cluster: "c", Node: "n2", Pool: "ro"}, ""},
-		{snap, Target{Cluster: "c", Pool: "ro"}, "ro"}, // the primary is out of it too
-		{snap, Target{Cluster: "c", Node: "n1"}, "primary"},
-		{snap, Target{Cluster: "c", Node: "n1", Pool: "ro"}, ""},
-		{snap, Target{Cluster: "c"}, "primary ro strict last"},
-		{&unnamed, Target{Cluster: "c", Node: "n3"}, "last"}, // nobody could
-		{&held, Target{Cluster: "c", Node: "n1"}, "primary"},
-		{&unnamed, Target{Cluster: "c", Node: "n1"}, "primary"},
-		{&topology.Snapshot{}, Target{Cluster: "c", Node: "n3"}, "nothing"},
-		{nil, Target{Cluster: "c", Node: "n3"}, "nothing"},
-	} {
-		harm := Harm(tt.snap, pools, tt.t)
-		words := strings.Fields(tt.want)
-		ok := len(harm) == len(words)
-		for i := range words {
-			ok = ok && strings.Contains(harm[i], words[i])
-		}
-		if !ok {
-			t.Errorf("%s: %q, want %q", tt.t, harm, tt.want)
 		}
 	}
 }

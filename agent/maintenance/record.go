@@ -6,10 +6,12 @@
 // nothing changed. A record ends at its time by itself or by an explicit end, and
 // by nothing else: a store that is away, empty or unreadable ends none. Of two
 // words on one target the newer counts on every agent. Records and keys of a newer
-// release are kept as they are.
+// release are kept as they are. However many records there were, an end fits into the
+// store; of what is over only what other agents must hear is kept.
 package maintenance
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -131,6 +133,35 @@ func (r Record) over(now time.Time) time.Time {
 	return time.Time{}
 }
 
+// spent is what is kept of a record that is over: that it is, and by which drain others
+// may still know it. One that is not over, or only just by its own time, is kept whole.
+func (r Record) spent(now time.Time) Record {
+	end := r.over(now)
+	if end.IsZero() || r.EndedAt.IsZero() && now.Sub(end) < settled {
+		return r
+	}
+	out := Record{Target: r.Target, Since: r.Since, Until: r.Until, Revision: r.Revision}
+	if !r.EndedAt.IsZero() {
+		out.Since, out.Until = seconds(r.Since), time.Time{}
+		out.EndedAt, out.EndedBy = seconds(r.EndedAt), r.EndedBy
+	}
+	if r.Sessions != (Sessions{}) {
+		out.Sessions = Sessions{ID: r.Sessions.ID, Deadline: r.Sessions.Deadline}
+	}
+	return out
+}
+
+func seconds(at time.Time) time.Time { return at.UTC().Truncate(time.Second) }
+
+// Fits refuses times that do not go together. It is for changes: a record that stands is
+// never refused for it.
+func (r Record) Fits() error {
+	if at := r.Sessions.Deadline; !at.IsZero() && !r.Until.IsZero() && !r.Until.After(at) {
+		return errors.New("drain must be shorter than for: with the maintenance the ending of sessions ends too")
+	}
+	return nil
+}
+
 // Check refuses what no release would have written. Names and texts end up in
 // commands to balancers and in logs, whoever wrote the record.
 func (r Record) Check() error {
@@ -164,8 +195,33 @@ type kept struct {
 	foreign map[string]json.RawMessage
 }
 
+// size is how large it is in a document, or may become by its end, in bytes.
+func (k kept) size(now time.Time) int {
+	n := k.length()
+	if k.Active(now) {
+		k.EndedAt, k.EndedBy = now, strings.Repeat("x", maxEnder-len(`""`))
+		k.Record = k.spent(now)
+		n = max(n, k.length())
+	}
+	return n
+}
+
+func (k kept) length() int {
+	b, err := json.Marshal(k)
+	if err != nil {
+		return 0 // whoever writes it hears of that
+	}
+	return len(b) + len(",")
+}
+
 // UnmarshalJSON reads a record and keeps what it does not know of it.
 func (k *kept) UnmarshalJSON(b []byte) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if d.Decode(&k.Record) == nil {
+		return nil // as nearly always, and there may be thousands
+	}
+	k.Record = Record{}
 	if err := json.Unmarshal(b, &k.Record); err != nil {
 		return err
 	}
@@ -175,4 +231,9 @@ func (k *kept) UnmarshalJSON(b []byte) error {
 }
 
 // MarshalJSON writes both.
-func (k kept) MarshalJSON() ([]byte, error) { return statefile.Encode(k.Record, k.foreign) }
+func (k kept) MarshalJSON() ([]byte, error) {
+	if len(k.foreign) == 0 {
+		return json.Marshal(k.Record)
+	}
+	return statefile.Encode(k.Record, k.foreign)
+}

@@ -1,11 +1,14 @@
 package maintenance
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/pgsteer/pgsteer/agent/statefile"
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -17,6 +20,18 @@ const version = 1
 // remember is how long the end of a record is kept. An agent that was away for
 // longer, and still has the record in its own file, must be told anew.
 const remember = 90 * 24 * time.Hour
+
+// room is how large a document may become before the oldest ends in it are forgotten
+// early, in bytes. A value in Consul has at most 512 KiB; a change that does not fit
+// would fail, and nothing could be put back.
+const room = 400 << 10
+
+// settled is how long after its end a record may still hold for somebody: an agent that
+// has not heard of it yet, or whose clock is slow.
+const settled = 10 * time.Minute
+
+// maxEnder bounds, in bytes of JSON, who is remembered as having ended a record.
+const maxEnder = 64
 
 // Set is at most one record a target. It is a value: changes give another one.
 type Set struct {
@@ -48,7 +63,7 @@ func Decode(b []byte) (Set, error) {
 		if err := r.Check(); err != nil {
 			return Set{}, fmt.Errorf("maintenance record of %s: %w", r.Target, err)
 		}
-		s = s.put(r)
+		s.place(r)
 	}
 	var err error
 	s.foreign, err = statefile.Foreign(b, new(document))
@@ -58,6 +73,18 @@ func Decode(b []byte) (Set, error) {
 // Encode writes a document.
 func (s Set) Encode() ([]byte, error) {
 	return statefile.Encode(document{version, append([]kept{}, s.records...)}, s.foreign)
+}
+
+// Compact writes a document without what is there for people's eyes alone, for stores
+// that bound a value.
+func (s Set) Compact() ([]byte, error) {
+	b, err := s.Encode()
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = json.Compact(&out, b)
+	return out.Bytes(), err
 }
 
 func compare(a, b Target) int {
@@ -71,6 +98,12 @@ func (s Set) find(t Target) (int, bool) {
 // put adds a record, in place of an older one of the same target.
 func (s Set) put(k kept) Set {
 	s.records = slices.Clone(s.records)
+	s.place(k)
+	return s
+}
+
+// place is put for a set whose records nobody else has.
+func (s *Set) place(k kept) {
 	i, there := s.find(k.Target)
 	switch {
 	case !there:
@@ -78,14 +111,14 @@ func (s Set) put(k kept) Set {
 	case k.Revision >= s.records[i].Revision:
 		s.records[i] = k
 	}
-	return s
 }
 
 // merge takes over what another set knows better. Of records with the same
 // revision the other set's counts.
 func (s Set) merge(other Set) Set {
+	s.records = slices.Clone(s.records)
 	for _, k := range other.records {
-		s = s.put(k)
+		s.place(k)
 	}
 	if other.foreign != nil {
 		s.foreign = other.foreign
@@ -105,6 +138,63 @@ func (s Set) forget(now time.Time) Set {
 		end := r.over(now)
 		return end.IsZero() || now.Sub(end) < remember
 	})
+}
+
+// tidy forgets what nobody needs any more, so that a document has room for what comes:
+// of records that are over all but what other agents must hear, and the oldest of them
+// altogether where there are very many.
+func (s Set) tidy(now time.Time) Set {
+	s = s.forget(now)
+	for i, k := range s.records {
+		s.records[i].Record = k.spent(now)
+	}
+	return s.prune(now)
+}
+
+// prune drops the oldest ends while the set is too large; those first that every agent
+// knows by the time in the record itself.
+func (s Set) prune(now time.Time) Set {
+	excess := s.size(now) - room
+	if excess <= 0 {
+		return s
+	}
+	old := slices.Clone(s.records)
+	old = slices.DeleteFunc(old, func(k kept) bool {
+		end := k.over(now)
+		return end.IsZero() || now.Sub(end) < settled
+	})
+	slices.SortStableFunc(old, func(a, b kept) int {
+		if self := a.EndedAt.IsZero(); self != b.EndedAt.IsZero() {
+			if self {
+				return -1
+			}
+			return 1
+		}
+		return a.over(now).Compare(b.over(now))
+	})
+	drop := make(map[Target]bool)
+	for _, k := range old {
+		if excess <= 0 {
+			break
+		}
+		drop[k.Target] = true
+		excess -= k.size(now)
+	}
+	return s.only(func(r Record) bool { return !drop[r.Target] })
+}
+
+// size is how large the set is as a document, or may become by the ends of its records,
+// in bytes: an end must always fit.
+func (s Set) size(now time.Time) int {
+	frame, err := Set{foreign: s.foreign}.Compact()
+	if err != nil {
+		return 0 // whoever writes it hears of that
+	}
+	total := len(frame)
+	for _, k := range s.records {
+		total += k.size(now)
+	}
+	return total
 }
 
 // Get returns the record of a target, be it over.
@@ -169,10 +259,11 @@ func (s Set) Start(r Record, now time.Time) (next Set, before Record, changed bo
 		}
 	}
 	k.Revision = revision(before.Revision, now)
-	return s.put(k).forget(now), before, true
+	return s.put(k).tidy(now), before, true
 }
 
-// End ends the record of a target; changed is false when it is not out.
+// End ends the record of a target; changed is false when it is not out. It needs no more
+// room than the record had.
 func (s Set) End(t Target, who string, now time.Time) (next Set, before Record, changed bool) {
 	i, there := s.find(t)
 	if !there || !s.records[i].Active(now) {
@@ -180,6 +271,9 @@ func (s Set) End(t Target, who string, now time.Time) (next Set, before Record, 
 	}
 	k := s.records[i]
 	before = k.Record
+	if text, err := json.Marshal(who); err != nil || len(text) > maxEnder || strings.ContainsFunc(who, unicode.IsControl) {
+		who = "" // the log has it
+	}
 	k.EndedAt, k.EndedBy, k.Revision = now, who, revision(k.Revision, now)
-	return s.put(k).forget(now), before, true
+	return s.put(k).tidy(now), before, true
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -56,17 +55,18 @@ func authorityReport(a *topology.Authority) *AuthorityReport {
 }
 
 // addMonitor moves a monitor's word out of the member's.
-func (r *NodeReport) addMonitor(f *topology.Facts, now topology.Mono) {
+func (r *NodeReport) addMonitor(v *topology.View, now topology.Mono) {
+	f := v.Facts
 	if r.Member == nil || r.Member.Assigned == nil || f.Authority == nil {
 		return
 	}
-	var since time.Duration
+	h := heard{current: v.Valid(now) && v.Snapshot.Authority.State == topology.AuthorityStateCurrent, age: -1}
 	for _, s := range f.Sources {
 		if s.Source == f.AuthoritySource && s.OKAt != 0 {
-			since = now.Sub(s.OKAt)
+			h.age = now.Sub(s.OKAt)
 		}
 	}
-	r.Monitor = monitorReport(f.Authority.Monitor, r.Member.Assigned, since)
+	r.Monitor = monitorReport(f.Authority.Monitor, r.Member.Assigned, h)
 	plain := *r.Member
 	plain.Assigned = nil
 	r.Member = &plain
@@ -80,7 +80,7 @@ func nodeReport(n topology.Node, v *topology.View, now topology.Mono) NodeReport
 		Failing: elapsed(now, f.FailingAt), Member: f.Member,
 	}
 	r.addProbe(f)
-	r.addMonitor(v.Facts, now)
+	r.addMonitor(v, now)
 	if f.Lag.Known == topology.Yes {
 		b := int64(f.Lag.Bytes)
 		r.LagBytes, r.LagTime, r.LagEstimated = &b, f.Lag.Time.Seconds(), f.Lag.Estimated

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"strings"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -39,6 +40,20 @@ type Maintenance struct {
 	Who     string    `json:"who,omitempty"`
 	Since   time.Time `json:"since"`
 	Until   time.Time `json:"until,omitzero"` // zero: until it is ended
+	// Drain is of a node whose server is emptied; nil: sessions there go on.
+	Drain *Drain `json:"drain,omitempty"`
+}
+
+// what names what is out, for people.
+func (m Maintenance) what() string {
+	what := "all that this agent steers"
+	if m.Cluster != "" {
+		what = strings.TrimSuffix(m.Cluster+"/"+m.Node, "/")
+	}
+	if m.Pool != "" {
+		what += " in pool " + m.Pool
+	}
+	return what
 }
 
 // Sink is the health of one sink.

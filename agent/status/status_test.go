@@ -48,6 +48,8 @@ func TestStatusText(t *testing.T) {
 var explained = []struct{ world, node string }{
 	{"monitor", "n1"},
 	{"monitor", "n3"},
+	{"monitor-away", "n1"},
+	{"monitor-away", "n3"},
 	{"up", "n1"},
 	{"up", "n2"},
 	{"undecided", "n1"},

@@ -29,21 +29,17 @@ func WriteStatus(w io.Writer, r Report) {
 	}
 }
 
-// writeMaintenance prints what an operator took out.
+// writeMaintenance prints what an operator took out, and how far its server is emptied.
 func writeMaintenance(w io.Writer, m Maintenance) {
-	what := "all that this agent steers"
-	if m.Cluster != "" {
-		what = strings.TrimSuffix(m.Cluster+"/"+m.Node, "/")
-	}
-	if m.Pool != "" {
-		what += " in pool " + m.Pool
-	}
 	until := "until it is ended"
 	if !m.Until.IsZero() {
 		until = "until " + m.Until.UTC().Format(time.DateTime) + " UTC"
 	}
-	fmt.Fprintf(w, "- maintenance of %s since %s UTC, %s: %s (%s)\n", what, m.Since.UTC().Format(time.DateTime), until,
+	fmt.Fprintf(w, "- maintenance of %s since %s UTC, %s: %s (%s)\n", m.what(), m.Since.UTC().Format(time.DateTime), until,
 		cmp.Or(m.Reason, "no reason given"), cmp.Or(m.Who, "nobody named"))
+	if m.Drain != nil {
+		fmt.Fprintf(w, "- drain of %s: %s\n", m.what(), m.Drain.Words())
+	}
 }
 
 // writeSink prints a sink that does not apply what is decided, and what one does of

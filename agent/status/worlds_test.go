@@ -12,32 +12,16 @@ func since(d time.Duration, code topology.Code, text string) topology.Reason {
 
 // worlds are the typical states.
 var worlds = map[string]func() *world{
-	"up": func() *world { return newWorld(view("main", nil)) },
-	// The primary froze 12 s ago: pg_auto_failover's monitor does nothing yet.
-	"monitor": func() *world {
-		return newWorld(view("main", func(s *topology.Snapshot, f *topology.Facts) {
-			s.Authority.Kind = topology.AuthorityMonitor
-			f.Sources[0].Source = topology.SourceID{Kind: topology.SourceMonitor, Name: "default/0"}
-			f.Sources[0].OKAt, f.AuthoritySource = before(time.Second), f.Sources[0].Source
-			assign := func(name, goal string, health topology.Tri, report time.Duration) topology.Member {
-				return topology.Member{Name: name, Role: "replica", State: goal, Timeline: 5, Assigned: &topology.Assignment{
-					Goal: goal, Reported: goal, Reads: topology.Up, Running: topology.Yes, ReportAge: report, Health: health, HealthAge: 3 * time.Second, ChangeAge: time.Hour, Priority: 50, Quorum: true,
-				}}
-			}
-			f.Authority = &topology.Authority{
-				Leader:  "n1",
-				Members: []topology.Member{assign("n1", "primary", topology.Yes, 11*time.Second), assign("n2", "secondary", topology.Yes, time.Second), assign("n3", "secondary", topology.No, 30*time.Second)},
-				Monitor: &topology.Monitor{Version: "2.0", Uptime: time.Hour, UnhealthyAfter: 20 * time.Second, StartupGrace: 10 * time.Second},
-			}
-			for i := range f.Authority.Members {
-				n := f.Nodes[f.Authority.Members[i].Name]
-				n.Member = &f.Authority.Members[i]
-				f.Nodes[n.Member.Name] = n
-			}
-			n1 := failing(f.Nodes["n1"], topology.FailTimeout, "login to 10.0.0.1:5432 as pgsteer: no answer within 800ms")
-			f.Nodes["n1"] = n1
-			set(s, "primary", "n1", topology.Drain, topology.CodeSilent, "no answer since 11:59:48")
-		}))
+	"up":      func() *world { return newWorld(view("main", nil)) },
+	"monitor": func() *world { return monitored(nil) },
+	// The same, and 78 s ago the monitor was asked in vain for the first time.
+	"monitor-away": func() *world {
+		return monitored(func(s *topology.Snapshot, f *topology.Facts) {
+			s.Authority.State = topology.AuthorityStateLost
+			f.Sources[0].OKAt, f.Sources[0].FailingAt = before(80*time.Second), before(78*time.Second)
+			f.Sources[0].Failure = &topology.Failure{Class: topology.FailRefused, Text: "read of the monitor at 10.0.0.9:5432: connection refused; tried again in 1s"}
+			f.Authority.Monitor.Assumed = true
+		})
 	},
 	"undecided": func() *world {
 		w := newWorld(view("main", func(s *topology.Snapshot, f *topology.Facts) {
@@ -60,7 +44,7 @@ var worlds = map[string]func() *world{
 		}
 		return w
 	},
-	"maintenance": func() *world { // the agent itself, and a node in one pool until noon
+	"maintenance": func() *world { // the agent itself, a node in one pool until noon, and one that is drained
 		w := newWorld(view("main", func(s *topology.Snapshot, _ *topology.Facts) {
 			for _, p := range s.Pools {
 				for _, n := range p.Nodes {
@@ -72,6 +56,9 @@ var worlds = map[string]func() *world{
 		w.agent.Maintenance = []Maintenance{
 			{Reason: "new switch", Who: "ann", Since: wall.Add(-time.Minute)},
 			{Cluster: "main", Node: "n2", Pool: "replica", Since: wall.Add(-time.Hour), Until: wall.Add(time.Hour)},
+			{Cluster: "main", Node: "n3", Reason: "new disk", Who: "bob", Since: wall.Add(-time.Minute), Drain: &Drain{
+				Phase: "waiting", Left: 2, Ended: 1, By: "db1", Deadline: wall.Add(9 * time.Minute), EndIdle: true, Terminate: true,
+			}},
 		}
 		w.sinks = []Sink{{Name: "agentcheck", State: SinkOK, Counters: map[string]uint64{"maintenance": 7}}, {Name: "healthapi", State: SinkOK, Counters: map[string]uint64{"maintenance": 2}}}
 		return w

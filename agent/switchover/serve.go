@@ -23,16 +23,19 @@ const maxBody = 4 << 10
 // for each event. A caller who goes away aborts. who is for the audit.
 func (r *Runner) Serve(w http.ResponseWriter, req *http.Request, who ...any) {
 	q, err := request(req)
-	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
-	}
 	q.Cluster = req.PathValue("cluster")
 	log := r.o.Logger.With(append([]any{"cluster", q.Cluster, "to", q.To, "force", q.Force}, who...)...)
+	refuse := func(code int, err error) {
+		log.Warn("switchover", "audit", "refused", "why", err.Error())
+		fail(w, code, err)
+	}
+	if err != nil {
+		refuse(http.StatusBadRequest, err)
+		return
+	}
 	p, err := r.Plan(q)
 	if err != nil {
-		log.Warn("switchover", "audit", "refused", "why", err.Error())
-		fail(w, http.StatusConflict, err)
+		refuse(http.StatusConflict, err)
 		return
 	}
 	// The server's limits are for short answers. Reading has none from here on, so that
@@ -40,7 +43,7 @@ func (r *Runner) Serve(w http.ResponseWriter, req *http.Request, who ...any) {
 	control := http.NewResponseController(w)
 	if err := control.SetReadDeadline(time.Time{}); err != nil {
 		p.Drop()
-		fail(w, http.StatusInternalServerError, err)
+		refuse(http.StatusInternalServerError, err)
 		return
 	}
 	log.Info("switchover", "audit", "start", "from", p.from, "authority", p.authority.Name, "limit", p.limit)

@@ -373,7 +373,8 @@ func TestServe(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]int{`{"to":"n1"}`: 409, `{"too":"n2"}`: 400, `nonsense`: 400} {
-		if code, lines := ask(body); code != want || len(lines) != 1 || !strings.Contains(lines[0], "nothing was done") && !strings.Contains(lines[0], "Nothing was done") {
+		audited := r.log.Count("token=ann audit=refused why=")
+		if code, lines := ask(body); code != want || len(lines) != 1 || r.log.Count("token=ann audit=refused why=") != audited+1 || !strings.Contains(lines[0], "nothing was done") && !strings.Contains(lines[0], "Nothing was done") {
 			t.Errorf("%s: %d %q", body, code, lines)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -134,6 +135,26 @@ type refusal struct{ text string }
 
 func (e *refusal) Error() string { return e.text }
 
+// tooOften says that the agent is asked more often than it answers.
+type tooOften struct {
+	refusal
+	after time.Duration // when it wants to be asked again; zero: it does not say
+}
+
+func (e *tooOften) Unwrap() error { return &e.refusal }
+
+// retryAfter reads the header of that name, seconds or a date; zero: there is none that
+// can be read.
+func retryAfter(text string, now time.Time) time.Duration {
+	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(n) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(at.Sub(now), 0)
+	}
+	return 0
+}
+
 // get asks the agent as body does, and decodes its JSON answer.
 func (r running) get(ctx context.Context, path string, into any) error {
 	body, err := r.body(ctx, path)
@@ -180,11 +201,19 @@ func (r running) send(ctx context.Context, q question) ([]byte, error) {
 		if res.StatusCode == http.StatusUnauthorized {
 			return nil, &refusal{fmt.Sprintf("the agent at %s wants a valid token: name its file with --token-file or $PGSTEER_TOKEN_FILE (over TLS a certificate may stand for it)", r.Address)}
 		}
+		text := fmt.Sprintf("the agent at %s answers %s to %s", r.Address, res.Status, q.path)
 		var e struct{ Error string }
-		if json.Unmarshal(body, &e) == nil && e.Error != "" {
-			return nil, &refusal{e.Error}
+		said := json.Unmarshal(body, &e) == nil && e.Error != ""
+		if said {
+			text = e.Error
 		}
-		return nil, fmt.Errorf("the agent at %s answers %s to %s", r.Address, res.Status, q.path)
+		switch {
+		case res.StatusCode == http.StatusTooManyRequests:
+			return nil, &tooOften{refusal{text}, retryAfter(res.Header.Get("Retry-After"), time.Now())}
+		case said:
+			return nil, &refusal{text}
+		}
+		return nil, errors.New(text)
 	}
 	return body, nil
 }

@@ -34,15 +34,19 @@ func (c *maintenanceWait) Run(ctx context.Context, std streams) error {
 	return c.drained(ctx, std, path, c.Target)
 }
 
-// askEvery is how often the agent is asked how far a drain is.
-const askEvery = time.Second
+// askEvery is how often the agent is asked how far a drain is. askLater bounds how long
+// it may have one wait for the next question, so that the end of a drain is heard.
+const (
+	askEvery = time.Second
+	askLater = time.Minute
+)
 
 // drained shows how far a drain is until it is over, and then what became of it. To be
 // interrupted changes nothing: the agent goes on.
 func (a asked) drained(ctx context.Context, std streams, path, target string) error {
 	p := progress{w: std.err, live: isTerminal(std.err)}
-	tick := time.NewTicker(askEvery)
-	defer tick.Stop()
+	next := time.NewTimer(askEvery)
+	defer next.Stop()
 	heard := time.Now()
 	for {
 		var s admin.State
@@ -50,12 +54,18 @@ func (a asked) drained(ctx context.Context, std streams, path, target string) er
 		if err == nil {
 			heard = time.Now()
 		}
+		pause := askEvery
 		var no *refusal
+		var often *tooOften
 		switch {
 		case ctx.Err() != nil:
 			p.end()
 			fmt.Fprintf(std.err, "interrupted: the drain of %[1]s goes on as it is. pgsteer maintenance wait %[1]s waits for it again, pgsteer maintenance stop %[1]s puts %[1]s back and ends nobody any more\n", target)
 			return exitCode(1)
+		case errors.As(err, &often): // it lives, and the drain goes on
+			pause = min(max(askEvery, often.after), askLater)
+			p.say(fmt.Sprintf("the agent is asked too often; asking again in %s", pause))
+			heard = time.Now().Add(pause)
 		case errors.As(err, &no):
 			p.end()
 			return err
@@ -78,9 +88,10 @@ func (a asked) drained(ctx context.Context, std streams, path, target string) er
 			p.end()
 			return fmt.Errorf("nobody drains %s: pgsteer maintenance start %s --drain TIME with --end-idle or --terminate does", target, target)
 		}
+		next.Reset(pause)
 		select {
 		case <-ctx.Done():
-		case <-tick.C:
+		case <-next.C:
 		}
 	}
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -70,4 +73,55 @@ func someDrain() drain.Report {
 	return drain.Report{Phase: drain.Waiting, Began: noon, Deadline: noon.Add(10 * time.Minute), Left: []drain.Client{
 		{PID: 1, State: "active", Transaction: true, AgeUS: 90_000_000}, {PID: 2, State: "idle"},
 	}}
+}
+
+// An agent that is asked too often is asked again, not before the time that it names:
+// it lives, and the drain goes on.
+func TestAskedTooOften(t *testing.T) {
+	var asked []time.Time
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked = append(asked, time.Now())
+		switch len(asked) {
+		case 1:
+			w.Header().Set("Retry-After", "2")
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprintln(w, `{"error":"too many requests from socket; ask again in a second"}`)
+		case 2: // it was just told to wait, which is no silence
+			panic(http.ErrAbortHandler)
+		case 3: // as of something before the agent
+			http.Error(w, "slow down", http.StatusTooManyRequests)
+		default:
+			fmt.Fprintln(w, `{"drain":{"cluster":"main","node":"n2","phase":"done"}}`)
+		}
+	}))
+	defer srv.Close()
+	var out, errs bytes.Buffer
+	c := maintenanceWait{Target: "main/n2", asked: askedAt(srv)}
+	c.Silence = 900 * time.Millisecond // shorter than any pause
+	if err := c.Run(t.Context(), streams{&out, &errs}); err != nil || out.String() != "main/n2: nobody is left; left: 0, ended: 0\n" {
+		t.Errorf("%v, %q", err, &out)
+	}
+	lines := strings.Split(errs.String(), "\n")
+	if len(lines) < 3 || lines[0] != "the agent is asked too often; asking again in 2s" || !strings.HasSuffix(lines[1], "; asking again") || lines[2] != "the agent is asked too often; asking again in 1s" {
+		t.Errorf("it says %q", lines)
+	}
+	if len(asked) != 4 || asked[1].Sub(asked[0]) < 2*time.Second || asked[3].Sub(asked[2]) < time.Second {
+		t.Errorf("asked at %v", asked)
+	}
+}
+
+func askedAt(srv *httptest.Server) asked {
+	return asked{running: running{Address: strings.TrimPrefix(srv.URL, "http://")}}
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Duration{
+		"": 0, "0": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999999999": 0,
+		"Mon, 30 Nov 2026 12:00:30 GMT": 30 * time.Second, "Mon, 30 Nov 2026 11:00:00 GMT": 0,
+	} {
+		if got := retryAfter(text, now); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
 }

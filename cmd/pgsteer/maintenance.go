@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/admin"
 	"github.com/pgsteer/pgsteer/agent/maintenance"
+	"github.com/pgsteer/pgsteer/agent/status"
 )
 
 type maintenanceCmd struct {
@@ -40,18 +41,21 @@ type what struct {
 	Agent  bool   `help:"All that this agent steers, on this agent alone; /readyz says so."`
 }
 
+// target is what it names, be it of names that cannot be.
+func (w what) target() maintenance.Target {
+	cluster, node, _ := strings.Cut(w.Target, "/")
+	return maintenance.Target{Cluster: cluster, Node: node, Pool: w.Pool}
+}
+
 // path is where the agent is asked about it.
 func (w what) path() (string, error) {
-	var t maintenance.Target
-	var rest bool
-	t.Cluster, t.Node, rest = strings.Cut(w.Target, "/")
-	t.Pool = w.Pool
+	t := w.target()
 	switch {
 	case w.Agent == (w.Target != ""), w.Agent && w.Pool != "":
 		return "", misused("say what: CLUSTER/NODE, such as main/n2, CLUSTER for all of its nodes, or --agent for all that the agent steers; the agent was not asked")
 	case w.Agent:
 		return "/admin/maintenance", nil
-	case rest && t.Node == "":
+	case t.Node == "" && strings.Contains(w.Target, "/"):
 		return "", misused("%q is neither CLUSTER/NODE nor CLUSTER; the agent was not asked", w.Target)
 	}
 	if err := t.Check(); err != nil {
@@ -129,12 +133,12 @@ func (c *maintenanceStart) Run(ctx context.Context, std streams) error {
 		Reason: c.Reason, Who: cmp.Or(c.Who, login()), For: c.For, Drain: c.Drain, EndIdle: c.EndIdle, Terminate: c.Terminate, Force: c.Force,
 	}
 	if !c.Wait {
-		return c.changed(ctx, std, http.MethodPost, path, ch)
+		return c.changed(ctx, std, order{http.MethodPost, path, c.target(), ch})
 	}
 	if !c.EndIdle && !c.Terminate {
 		return misused("--wait needs --end-idle or --terminate beside it; the agent was not asked")
 	}
-	if err := c.changed(ctx, streams{out: std.err, err: std.err}, http.MethodPost, path, ch); err != nil {
+	if err := c.changed(ctx, streams{out: std.err, err: std.err}, order{http.MethodPost, path, c.target(), ch}); err != nil {
 		return err
 	}
 	return c.drained(ctx, std, path, c.Target)
@@ -159,25 +163,35 @@ func (c *maintenanceStop) Run(ctx context.Context, std streams) error {
 	if err != nil {
 		return err
 	}
-	return c.changed(ctx, std, http.MethodDelete, path, nil)
+	return c.changed(ctx, std, order{http.MethodDelete, path, c.target(), nil})
 }
 
 // changeWait is how long a change may take: its store, and a node whose sessions are
 // to be ended.
 const changeWait = 9 * time.Second
 
-// changed makes a change and prints what came of it.
-func (a asked) changed(ctx context.Context, std streams, method, path string, body any) error {
+// order is a change that the agent is asked for.
+type order struct {
+	method, path string
+	target       maintenance.Target
+	body         any // nil: none
+}
+
+// changed makes a change and prints what came of it, of what.
+func (a asked) changed(ctx context.Context, std streams, o order) error {
 	ctx, cancel := context.WithTimeout(ctx, changeWait)
 	defer cancel()
 	var res admin.Answer
-	if err := a.ask(ctx, method, path, body, &res); err != nil {
+	if err := a.ask(ctx, o.method, o.path, o.body, &res); err != nil {
 		return err
 	}
 	if a.Output == "json" {
-		return a.json(std, res)
+		return a.json(std, struct { // the target has its keys as in list; the agent itself has none
+			maintenance.Target
+			admin.Answer
+		}{o.target, res})
 	}
-	text := res.Status
+	text := o.target.String() + ": " + res.Status
 	if res.EnteredAt != nil {
 		text += ", since " + res.EnteredAt.Format(time.RFC3339)
 	}
@@ -236,26 +250,13 @@ func printRecords(w io.Writer, l admin.List) error {
 }
 
 // drainWords says what a drain does, and how far it is where the agent that was asked
-// does it (else how is nil). Of one that is over it says what became of it alone.
+// does it (else how is nil), in the words of status.
 func drainWords(s maintenance.Sessions, how *admin.Drained, now time.Time) string {
-	var does []string
-	switch {
-	case how != nil && how.Phase.Over():
-		return fmt.Sprintf("%s, left: %d, ended: %d", how.Phase, how.Left, how.Ended)
-	case how != nil:
-		does = append(does, fmt.Sprintf("%s, left: %d, ended: %d", how.Phase, how.Left, how.Ended))
-	case !now.Before(s.Deadline):
-		return fmt.Sprintf("the time was over at %s; the agent at %s reports", s.Deadline.Format(time.RFC3339), cmp.Or(s.By, "another host"))
+	d := status.Drain{Over: !now.Before(s.Deadline), By: s.By, Deadline: s.Deadline, EndIdle: s.EndIdle, Terminate: s.Terminate}
+	if how != nil {
+		d.Phase, d.Left, d.Ended, d.Over = string(how.Phase), how.Left, how.Ended, how.Phase.Over()
 	}
-	if s.EndIdle {
-		does = append(does, "idle ones end")
-	}
-	if s.Terminate {
-		does = append(does, "all end at "+s.Deadline.Format(time.RFC3339))
-	} else {
-		does = append(does, "the rest is reported at "+s.Deadline.Format(time.RFC3339))
-	}
-	return strings.Join(does, ", ")
+	return d.Words()
 }
 
 type maintenanceWatch struct {
