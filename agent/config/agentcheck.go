@@ -81,7 +81,9 @@ func (c *Config) checkAgentCheck(s scope) {
 		}
 		cl, ok := c.Cluster(p.Server.Cluster)
 		if !ok {
-			in.fault("server", "no such cluster: %s", UnknownWord(p.Server.Cluster, c.ClusterNames()))
+			if s.d.legible("clusters") {
+				in.fault("server", "no such cluster: %s", UnknownWord(p.Server.Cluster, c.ClusterNames()))
+			}
 			continue
 		}
 		var pools []string
@@ -90,9 +92,8 @@ func (c *Config) checkAgentCheck(s scope) {
 			pools = append(pools, pool.Name)
 			known = known || pool.Name == p.Server.Pool
 		}
-		if !known {
+		if !known && s.d.legible(path("clusters").child(cl.Name).child("pools")) {
 			in.fault("server", "no such pool in cluster %s: %s", cl.Name, UnknownWord(p.Server.Pool, pools))
-			continue
 		}
 		if p.Server.Node != guardNode {
 			cl.checkNode(in, "server", p.Server.Node)

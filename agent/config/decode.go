@@ -25,9 +25,9 @@ type decoder struct {
 	open   bool   // files that are named must be readable
 
 	marks map[path]mark // of every value that is written
-	// unsound holds the paths with a fault at or below them, so that no second
-	// fault is reported that only follows from the first.
-	unsound map[path]bool
+	// unsound holds the paths with a fault of form at or below them, so that no second
+	// fault is reported that only follows from the first; faulty those at it alone.
+	unsound, faulty map[path]bool
 	// opaque holds the paths whose whole content could not be read.
 	opaque map[path]bool
 	budget int
@@ -42,7 +42,8 @@ const maxNodes = 1_000_000
 func newDecoder(file string, text []byte) *decoder {
 	return &decoder{
 		collector: newCollector(file, text), root: Default(), folder: filepath.Dir(file),
-		marks: make(map[path]mark), unsound: make(map[path]bool), opaque: make(map[path]bool), budget: maxNodes,
+		marks: make(map[path]mark), unsound: make(map[path]bool), faulty: make(map[path]bool), opaque: make(map[path]bool),
+		budget: maxNodes,
 	}
 }
 
@@ -61,11 +62,27 @@ type entry struct {
 	value *yaml.Node
 }
 
-// fault records a fault at a node.
+// fault records a fault of form at a node.
 func (d *decoder) fault(p path, at mark, format string, args ...any) {
 	d.add(at, fmt.Sprintf(format, args...))
+	d.faulty[p] = true
 	for ; !d.unsound[p]; p = p.parent() {
 		d.unsound[p] = true
+	}
+}
+
+// legible reports whether the keys below a path are all that the file has there: it and
+// what encloses it could be read, and is not written by another name. Values below it
+// may have faults all the same.
+func (d *decoder) legible(p path) bool {
+	for q := p; ; q = q.parent() {
+		_, written := d.marks[q]
+		if d.opaque[q] || d.faulty[q] && !written {
+			return false
+		}
+		if q == "" {
+			return true
+		}
 	}
 }
 
@@ -196,6 +213,7 @@ func (d *decoder) list(p path, n *yaml.Node, v reflect.Value, kind string) {
 			text += "; no shell is involved"
 		}
 		d.fault(p, at(n), "%s", text)
+		d.opaque[p] = true
 		return
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
@@ -310,12 +328,13 @@ func kindName(n *yaml.Node) string {
 	}
 }
 
-// readable reports, for Load, whether a file that is named can be read.
-func (d *decoder) readable(p path, n *yaml.Node, name string) {
+// readable reports, for Load, whether a file that is named can be read. That says nothing
+// of form, and hides nothing.
+func (d *decoder) readable(n *yaml.Node, name string) {
 	if !d.open {
 		return
 	}
 	if _, err := ReadFile(name); err != nil {
-		d.fault(p, at(n), "this file must be readable: %v", err)
+		d.add(at(n), fmt.Sprintf("this file must be readable: %v", err))
 	}
 }

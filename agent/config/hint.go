@@ -56,6 +56,9 @@ func belongs(key string) string {
 // the one that was probably meant.
 func UnknownWord(word string, known []string) string {
 	const most = 10
+	if len(known) == 0 {
+		return quote(word) + ", and there are none at all"
+	}
 	all := list(known[:min(most, len(known))])
 	if len(known) > most {
 		all += fmt.Sprintf(" and %d more", len(known)-most)

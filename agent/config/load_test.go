@@ -49,6 +49,7 @@ clusters:
   a: {authority: patroni, postgres: {password_file: lines}, inventory: not-there-yet.yaml}
 templates:
   - {name: t, files: [{source: none.tmpl, destination: out}]}
+  - {name: u, files: [{source: none.tmpl, builtin: pgbouncer, destination: none.tmpl}], roles: true, pgbouncer: a}
 envoy: {server_ca_file: no.pem}
 `,
 	} {
@@ -68,7 +69,11 @@ pgsteer.yaml:2:27: empty is empty, a secret was expected
 pgsteer.yaml:2:47: this file must be readable: open gone.crt: no such file or directory
 pgsteer.yaml:4:53: lines holds more than one line, a secret is one
 pgsteer.yaml:6:32: this file must be readable: open none.tmpl: no such file or directory
-pgsteer.yaml:7:25: no.pem has no certificate in PEM`
+pgsteer.yaml:7:32: this file must be readable: open none.tmpl: no such file or directory
+pgsteer.yaml:7:32: builtin and source exclude each other
+pgsteer.yaml:7:76: the destination is the template itself
+pgsteer.yaml:7:113: no such PgBouncer: ` + "`a`" + `, and there are none at all
+pgsteer.yaml:8:25: no.pem has no certificate in PEM`
 	compare(t, want, got)
 
 	if _, err := Load(filepath.Join(dir, "nothing.yaml")); !errors.Is(err, os.ErrNotExist) {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -49,6 +48,9 @@ func (m Maintenance) check(s scope) {
 	if e := m.Sessions; e.User == "" && e.PasswordFile+strings.Join(e.KeepRoles, "") != "" {
 		s.in("sessions").fault("user", "user is missing: without a role that may end sessions nothing beside it has an effect")
 	}
+	if e := m.Sessions; e.User+e.PasswordFile+strings.Join(e.KeepRoles, "") != "" && !m.hasAdmin(s) {
+		s.faultOf("sessions", "sessions has no effect: nobody may ask this agent to end any, since it has no admin; set admin_token_file beside it, or admin_names with listen.status_tls, or drop sessions")
+	}
 	for i, role := range m.Sessions.KeepRoles {
 		if strings.TrimSpace(role) == "" {
 			s.in("sessions").in("keep_roles").fault(strconv.Itoa(i), "a role in keep_roles is empty")
@@ -56,14 +58,26 @@ func (m Maintenance) check(s scope) {
 	}
 }
 
+// hasAdmin reports whether somebody may change anything, or is meant to.
+func (m Maintenance) hasAdmin(s scope) bool {
+	for _, key := range []string{"admin_token_file", "admin_names"} {
+		if p := s.in(key).at; s.d.unsound[p] || !s.d.legible(p) {
+			return true
+		}
+	}
+	return m.AdminTokenFile != "" || len(m.AdminNames) > 0
+}
+
 // checkNames refuses names in certificates that nobody asks for.
 func (c *Config) checkNames(s scope) {
 	for key, names := range map[string][]string{"viewer_names": c.Maintenance.ViewerNames, "admin_names": c.Maintenance.AdminNames} {
-		switch {
-		case len(names) > 0 && c.Listen.StatusTLS.ClientCAFile == "":
-			s.fault(key, "%s has no effect without listen.status_tls.client_ca_file: clients then show no certificate that counts", key)
-		case slices.Contains(names, ""):
-			s.fault(key, "a name in %s is empty", key)
+		if len(names) > 0 && c.Listen.StatusTLS.ClientCAFile == "" && s.d.legible("listen\x00status_tls\x00client_ca_file") {
+			s.faultOf(key, "%s has no effect without listen.status_tls.client_ca_file: clients then show no certificate that counts", key)
+		}
+		for i, name := range names {
+			if name == "" {
+				s.in(key).fault(strconv.Itoa(i), "a name in %s is empty", key)
+			}
 		}
 	}
 }

@@ -103,12 +103,10 @@ var meshKeys = map[MeshMode][]string{
 
 func (c *Config) checkMesh(s scope) {
 	in, m := s.in("mesh"), c.Mesh
-	if in.d.unsound[in.in("mode").at] {
-		return
-	}
+	known := meshModeKnown(s.d)
 	for _, mode := range []MeshMode{MeshExternal, MeshLocal} {
 		for _, key := range meshKeys[mode] {
-			if m.Mode != mode && in.written(key) {
+			if known && m.Mode != mode && in.written(key) {
 				in.fault(key, "%s has no effect without `mode: %s`", key, mode)
 			}
 		}
@@ -120,7 +118,7 @@ func (c *Config) checkMesh(s scope) {
 	if m.SessionTTL < minSessionTTL || m.SessionTTL > maxSessionTTL {
 		in.fault("session_ttl", "session_ttl is not between %s and %s, which Consul wants", minSessionTTL, maxSessionTTL)
 	}
-	if m.Mode == MeshLocal {
+	if m.Mode == MeshLocal || !known {
 		m.checkTTLs(in)
 	}
 	services := make(map[string]string)
@@ -128,6 +126,13 @@ func (c *Config) checkMesh(s scope) {
 		cl.checkMesh(s.in("clusters").in(cl.Name).in("mesh"), c, services)
 	}
 	c.checkMeshNames(s.in("clusters"), services)
+}
+
+// meshModeKnown reports whether the file says how clusters are published, or that they
+// are not; else what is written for any mode is looked over.
+func meshModeKnown(d *decoder) bool {
+	p := path("mesh").child("mode")
+	return d.legible(p) && !d.unsound[p]
 }
 
 // sidecarSuffix is what Consul appends to a service to name its sidecars'.
@@ -177,9 +182,10 @@ func checkMeshTags(s scope, tags []string) {
 
 // checkMesh: services has the names that are taken, with their clusters.
 func (c Cluster) checkMesh(s scope, all *Config, services map[string]string) {
-	if all.Mesh.Mode == MeshOff || all.Mesh.Mode == "" {
+	known := meshModeKnown(s.d)
+	if known && (all.Mesh.Mode == MeshOff || all.Mesh.Mode == "") {
 		if s.written("") {
-			s.fault("", "these settings have no effect without `mode` of `mesh` at the top of the file")
+			s.faultOf("", "these settings have no effect without `mode` of `mesh` at the top of the file")
 		}
 		return
 	}
@@ -204,7 +210,7 @@ func (c Cluster) checkMesh(s scope, all *Config, services map[string]string) {
 	c.checkMeshPool(s, "write_pool", c.Mesh.WritePool, topology.ModeWrite)
 	c.checkMeshPool(s, "read_pool", c.Mesh.ReadPool, topology.ModeRead)
 	switch node := all.MeshNode(c); {
-	case all.Mesh.Mode != MeshLocal && c.Mesh.Node != "":
+	case known && all.Mesh.Mode != MeshLocal && c.Mesh.Node != "":
 		s.fault("node", "node has no effect without `mode: local` of `mesh`: all nodes are published")
 	case all.Mesh.Mode == MeshLocal && node == "":
 		s.fault("node", "`mode: local` of `mesh` publishes the node on this host: name it in `mesh.node` of cluster %s, or set `publish: false` there", c.Name)

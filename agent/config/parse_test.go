@@ -358,6 +358,19 @@ func TestValidateNamesKeys(t *testing.T) {
 		c.Validate().Error())
 }
 
+// TestValidateMinDown: without lines every cluster is told.
+func TestValidateMinDown(t *testing.T) {
+	c, err := Parse("x", []byte("clusters: {a: {nodes: {n1: 10.0.0.1:5432}}, b: {nodes: {n1: 10.0.0.2:5432}}}\n"+
+		"templates: [{name: h, files: [{builtin: haproxy, destination: d}], check: [haproxy, -f, \"{{.Staged}}\"]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.HAProxy.File.AgentInterval = 501 * time.Millisecond
+	const text = "is below twice agent_interval 501ms: HAProxy may ask before and after, and keep the sessions of a writer that was lost; write min_down 1.002s or more, or agent_interval 500ms or less below haproxy.file"
+	compare(t, "configuration: clusters.a.policy.min_down: min_down 1s of cluster a "+text+"\nconfiguration: clusters.b.policy.min_down: min_down 1s of cluster b "+text,
+		c.Validate().Error())
+}
+
 func TestStateFolder(t *testing.T) {
 	for _, tt := range []struct {
 		set  string

@@ -110,6 +110,15 @@ func (c *Config) pool(r PoolRef) (Pool, error) {
 	return Pool{}, fmt.Errorf("no such pool in cluster %s: %s", cl.Name, UnknownWord(r.Pool, names))
 }
 
+// poolsLegible reports whether the pools of a cluster are all that the file has there,
+// or else that there is no such cluster in it.
+func (c *Config) poolsLegible(d *decoder, cluster string) bool {
+	if _, ok := c.Cluster(cluster); !ok {
+		return d.legible("clusters")
+	}
+	return d.legible(path("clusters").child(cluster).child("pools"))
+}
+
 // Mode is the mode of the pool that a database leads to, "" when there is none.
 func (c *Config) Mode(r PoolRef) topology.Mode {
 	p, _ := c.pool(r)
@@ -172,7 +181,7 @@ func (c *Config) checkDatabases(s scope, b PgBouncer) {
 		seen[d.Name] = true
 		if d.Pool == (PoolRef{}) {
 			in.fault("pool", "pool is missing: cluster/pool, such as main/primary")
-		} else if _, err := c.pool(d.Pool); err != nil && !s.d.unsound["clusters"] {
+		} else if _, err := c.pool(d.Pool); err != nil && c.poolsLegible(s.d, d.Pool.Cluster) {
 			in.fault("pool", "%v", err)
 		}
 	}

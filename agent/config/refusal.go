@@ -14,21 +14,20 @@ func (t RefusalTLS) On() bool { return t.CertFile != "" }
 // checkRefusals wants addresses to which balancers can send a session, and a use
 // for the certificate.
 func (c *Config) checkRefusals(s scope) {
-	used := false
+	used := !s.d.legible("clusters")
 	for _, cl := range c.Clusters {
+		pools := s.in("clusters").in(cl.Name).in("pools")
 		for _, p := range cl.Pools {
-			if p.Refuse.Off() {
-				continue
-			}
-			used = true
-			if !reachable(p.Refuse) {
-				s.in("clusters").in(cl.Name).in("pools").in(p.Name).fault("refuse", "%s is no address to which a balancer can send a session: write a literal IP and a port", quote(string(p.Refuse)))
+			in := pools.in(p.Name)
+			used = used || !p.Refuse.Off() || s.d.unsound[in.in("refuse").at] || !s.d.legible(in.at)
+			if !p.Refuse.Off() && !reachable(p.Refuse) {
+				in.fault("refuse", "%s is no address to which a balancer can send a session: write a literal IP and a port", quote(string(p.Refuse)))
 			}
 		}
 	}
 	t := s.in("listen").in("refusal_tls")
 	t.pair("cert_file", "key_file", c.Listen.RefusalTLS.CertFile, c.Listen.RefusalTLS.KeyFile)
-	if t.written("") && !used && !s.d.unsound["clusters"] {
-		t.fault("", "refusal_tls has no effect: no pool has `refuse`")
+	if t.written("") && !used {
+		t.faultOf("", "refusal_tls has no effect: no pool has `refuse`")
 	}
 }

@@ -52,13 +52,13 @@ func (d *decoder) scalar(p path, n *yaml.Node, v reflect.Value, kind string) {
 	case n.Tag == "!!null":
 		d.fault(p, at(n), "the value is missing: write %s, or drop the key", typeName(v, kind).article())
 	default:
-		if err := d.setScalar(p, n, v, kind); err != nil {
+		if err := d.setScalar(n, v, kind); err != nil {
 			d.fault(p, at(n), "%v", err)
 		}
 	}
 }
 
-func (d *decoder) setScalar(p path, n *yaml.Node, v reflect.Value, kind string) error {
+func (d *decoder) setScalar(n *yaml.Node, v reflect.Value, kind string) error {
 	s := n.Value
 	if allowed := words(v.Interface()); allowed != nil {
 		if !slices.Contains(allowed, s) {
@@ -85,7 +85,7 @@ func (d *decoder) setScalar(p path, n *yaml.Node, v reflect.Value, kind string) 
 	if v.Kind() != reflect.String {
 		return setNumber(v, s)
 	}
-	text, err := d.text(p, n, kind)
+	text, err := d.text(n, kind)
 	if err == nil {
 		v.SetString(text)
 	}
@@ -93,7 +93,7 @@ func (d *decoder) setScalar(p path, n *yaml.Node, v reflect.Value, kind string) 
 }
 
 // text reads a plain text by its type tag.
-func (d *decoder) text(p path, n *yaml.Node, kind string) (string, error) {
+func (d *decoder) text(n *yaml.Node, kind string) (string, error) {
 	s := n.Value
 	for _, r := range s {
 		if r < ' ' && (kind != kindArguments || r != '\n' && r != '\t') || r == 0x7f {
@@ -110,7 +110,7 @@ func (d *decoder) text(p path, n *yaml.Node, kind string) (string, error) {
 	case s != "" && (kind == kindPath || kind == kindFile):
 		s = d.resolvePath(s)
 		if kind == kindFile {
-			d.readable(p, n, s)
+			d.readable(n, s)
 		}
 	}
 	return s, nil

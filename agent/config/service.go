@@ -38,9 +38,9 @@ func (cs ConsulService) check(s scope, c Cluster) {
 	}
 	switch {
 	case c.Authority == topology.AuthorityPatroni:
-		s.fault("", "with `authority: patroni` the members of Patroni are the nodes; a service beside them has no effect")
+		s.faultOf("", "with `authority: patroni` the members of Patroni are the nodes; a service beside them has no effect")
 	case c.Authority == topology.AuthorityMonitor:
-		s.fault("", "with `authority: pg_auto_failover` the nodes of its monitor are the nodes; a service beside them has no effect")
+		s.faultOf("", "with `authority: pg_auto_failover` the nodes of its monitor are the nodes; a service beside them has no effect")
 	case cs.Name == "":
 		s.fault("name", "consul_service needs the `name` of the service whose instances are the nodes")
 	}

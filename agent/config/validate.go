@@ -44,11 +44,21 @@ func (s scope) written(key string) bool {
 // encloses it when the key is not written. Nothing is reported where a fault of
 // form was, since what is wrong there is known already.
 func (s scope) fault(key, format string, args ...any) {
-	p := s.in(key).at
-	if s.d.unsound[p] {
-		return
+	if p := s.in(key).at; !s.d.unsound[p] {
+		s.report(p, fmt.Sprintf(format, args...))
 	}
-	text := fmt.Sprintf(format, args...)
+}
+
+// faultOf is fault for what is wrong with a section as a whole, such as that it has no
+// effect: a fault of form in it has no part in that, and does not hide it.
+func (s scope) faultOf(key, format string, args ...any) {
+	if p := s.in(key).at; !s.d.faulty[p] {
+		s.report(p, fmt.Sprintf(format, args...))
+	}
+}
+
+// report adds a fault at a path, unless what encloses it could not be read.
+func (s scope) report(p path, text string) {
 	var where mark
 	for q, done := p, false; !done; q = q.parent() {
 		if s.d.opaque[q] {
@@ -104,6 +114,7 @@ func (c *Config) check(s scope) {
 	c.HAProxy.check(s.in("haproxy"))
 	c.Envoy.check(s, c)
 	c.checkTemplates(s)
+	c.checkMinDown(s)
 	c.checkPgBouncers(s.in("pgbouncers"))
 }
 
@@ -241,7 +252,9 @@ func (c *Config) checkLocal(s scope) {
 	}
 	cl, ok := c.Cluster(c.Local.Cluster)
 	if !ok {
-		s.fault("local", "no such cluster: %s", UnknownWord(c.Local.Cluster, c.ClusterNames()))
+		if s.d.legible("clusters") {
+			s.fault("local", "no such cluster: %s", UnknownWord(c.Local.Cluster, c.ClusterNames()))
+		}
 		return
 	}
 	cl.checkNode(s, "local", c.Local.Node)

@@ -21,18 +21,18 @@ func (cs Clusters) check(s scope) {
 			// Sections of the built-in HAProxy template are named CLUSTER_POOL.
 			id := c.Name + "_" + p.Name
 			if other, ok := joined[id]; ok {
-				in.in("pools").fault(p.Name, "pool %s of cluster %s is called %s in HAProxy's file, as is %s", p.Name, c.Name, id, other)
+				in.in("pools").faultOf(p.Name, "pool %s of cluster %s is called %s in HAProxy's file, as is %s", p.Name, c.Name, id, other)
 			}
 			joined[id] = "pool " + p.Name + " of cluster " + c.Name
 		}
 		c.checkTiming(in, s.in("postgres"))
-		if c.Authority == topology.AuthorityMonitor {
+		if c.takes(in, topology.AuthorityMonitor) {
 			c.Monitor.checkGroup(in.in("pg_auto_failover"), c.Name, groups)
 		}
-		if c.Authority != topology.AuthorityPatroni {
+		if !c.takes(in, topology.AuthorityPatroni) {
 			continue
 		}
-		if c.Patroni.Source == SourceREST {
+		if c.Patroni.Source == SourceREST || in.d.unsound[in.in("patroni").in("source").at] {
 			c.Patroni.checkEndpoints(in.in("patroni").in("endpoints"), c.Name, endpoints)
 			continue
 		}
@@ -49,17 +49,17 @@ func (cs Clusters) check(s scope) {
 func (s scope) folded(seen map[string]string, what, name string) {
 	folded := strings.ToLower(name)
 	if other, ok := seen[folded]; ok && other != name {
-		s.fault("", "%s %s differs from %s by case only, which Consul and DNS cannot tell apart", what, name, other)
+		s.faultOf("", "%s %s differs from %s by case only, which Consul and DNS cannot tell apart", what, name, other)
 	}
 	seen[folded] = name
 }
 
 func (c Cluster) check(s scope) {
 	c.checkSources(s)
-	if c.Authority == topology.AuthorityPatroni {
+	if c.takes(s, topology.AuthorityPatroni) {
 		c.Patroni.check(s.in("patroni"))
 	}
-	if c.Authority == topology.AuthorityMonitor {
+	if c.takes(s, topology.AuthorityMonitor) {
 		c.Monitor.check(s.in("pg_auto_failover"))
 	}
 	c.Nodes.check(s, "nodes")
@@ -74,23 +74,34 @@ func (c Cluster) check(s scope) {
 	}
 }
 
+// takes reports whether the cluster has an authority, or may have: what is written for
+// one is looked over also where the word that names the authority has a fault.
+func (c Cluster) takes(s scope, a topology.AuthorityKind) bool {
+	section := "patroni"
+	if a == topology.AuthorityMonitor {
+		section = "pg_auto_failover"
+	}
+	return c.Authority == a || s.d.unsound[s.in("authority").at] && s.written(section)
+}
+
 // checkSources wants exactly one place that says which nodes there are.
 func (c Cluster) checkSources(s scope) {
 	patroni, monitor := c.Authority == topology.AuthorityPatroni, c.Authority == topology.AuthorityMonitor
 	c.ConsulService.check(s.in("consul_service"), c)
-	switch service := c.ConsulService.Name != ""; {
-	case len(c.Nodes) > 0 && c.Inventory != "":
+	if len(c.Nodes) > 0 && c.Inventory != "" {
 		s.fault("inventory", "nodes and inventory exclude each other: list the nodes in one place")
+	}
+	switch service := c.ConsulService.Name != ""; {
 	case service && (len(c.Nodes) > 0 || c.Inventory != ""):
-		s.fault("consul_service", "consul_service excludes nodes and inventory: what lists the nodes must be one place")
+		s.faultOf("consul_service", "consul_service excludes nodes and inventory: what lists the nodes must be one place")
 	case len(c.Nodes) == 0 && c.Inventory == "" && !s.written("consul_service") && !patroni && !monitor && !s.d.unsound[s.in("authority").at]:
 		s.fault("nodes", "cluster %s has no nodes: list them below `nodes`, name an `inventory` or a `consul_service`, or set `authority` to patroni or pg_auto_failover", c.Name)
 	}
 	if !patroni && s.written("patroni") && !s.d.unsound[s.in("authority").at] {
-		s.fault("patroni", "these settings have no effect without `authority: patroni`")
+		s.faultOf("patroni", "these settings have no effect without `authority: patroni`")
 	}
 	if !monitor && s.written("pg_auto_failover") && !s.d.unsound[s.in("authority").at] {
-		s.fault("pg_auto_failover", "these settings have no effect without `authority: pg_auto_failover`")
+		s.faultOf("pg_auto_failover", "these settings have no effect without `authority: pg_auto_failover`")
 	}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -39,6 +40,37 @@ func (p Policy) check(s scope) {
 		faultAt([]place{{s, "kill_after"}, {s, "silent_after"}},
 			"silent_after %s is above kill_after %s: a node stops taking sessions before it loses those it has", p.SilentAfter, p.KillAfter)
 	}
+}
+
+// checkMinDown compares the time that a lost writer stays down with the time between two
+// agent checks in the built-in file for HAProxy: one that is back before HAProxy has
+// asked keeps its sessions (field report FR-15). Twice the time is wanted, since an
+// answer takes its own. In files of others doctor looks.
+func (c *Config) checkMinDown(s scope) {
+	interval := c.HAProxy.File.AgentInterval
+	file := s.in("haproxy").in("file")
+	told := false // one of those that would stand at the interval
+	for _, cl := range c.Clusters {
+		in := s.in("clusters").in(cl.Name).in("policy")
+		if !c.polled(cl) || cl.Policy.MinDown < minMinDown || interval <= 0 || cl.Policy.MinDown >= 2*interval {
+			continue
+		}
+		atInterval := !in.written("min_down") && file.written("agent_interval")
+		if told && atInterval {
+			continue
+		}
+		told = told || atInterval
+		faultAt([]place{{in, "min_down"}, {file, "agent_interval"}},
+			"min_down %s of cluster %s is below twice agent_interval %s: HAProxy may ask before and after, and keep the sessions of a writer that was lost; write min_down %s or more, or agent_interval %s or less below haproxy.file",
+			cl.Policy.MinDown, cl.Name, interval, 2*interval, (cl.Policy.MinDown / 2).Truncate(time.Millisecond))
+	}
+}
+
+// polled reports whether a built-in file has HAProxy ask about writers of a cluster.
+func (c *Config) polled(cl Cluster) bool {
+	builtin := func(f File) bool { return f.Builtin == BuiltinHAProxy }
+	return slices.ContainsFunc(cl.Pools, func(p Pool) bool { return p.Mode == topology.ModeWrite }) &&
+		slices.ContainsFunc(c.Templates, func(t Template) bool { return t.Covers(cl.Name) && slices.ContainsFunc(t.Files, builtin) })
 }
 
 // checkHoldMax wants the time to begin to count before it is over, and to count

@@ -122,6 +122,5 @@ func (c Cluster) checkPorts(s scope) {
 				s.in("pools").in(p.Name).fault("port", "nodes %s and %s share the host %s, so port %d would be one server for both", other, n.Name, host, p.Port)
 			}
 		}
-		return
 	}
 }

@@ -16,7 +16,7 @@ func (c *Config) checkTemplates(s scope) {
 	for i, t := range c.Templates {
 		in := s.in("templates").in(strconv.Itoa(i))
 		t.check(in)
-		if t.Runtime && len(c.HAProxy.Sockets) == 0 && !s.d.unsound["haproxy"] {
+		if t.Runtime && len(c.HAProxy.Sockets) == 0 && s.d.legible("haproxy\x00sockets") {
 			in.fault("runtime", "there is no haproxy.sockets over which servers could be changed")
 		}
 		c.checkRoles(in, t)
@@ -25,7 +25,7 @@ func (c *Config) checkTemplates(s scope) {
 		}
 		names[t.Name] = true
 		for j, cluster := range t.Clusters {
-			if _, ok := c.Cluster(cluster); !ok && !s.d.opaque["clusters"] {
+			if _, ok := c.Cluster(cluster); !ok && s.d.legible("clusters") {
 				in.in("clusters").fault(strconv.Itoa(j), "no such cluster: %s", UnknownWord(cluster, c.ClusterNames()))
 			}
 		}
@@ -41,13 +41,13 @@ func (c *Config) checkTemplates(s scope) {
 // checkRoles: what names the writer says so, and is made for one PgBouncer.
 func (c *Config) checkRoles(s scope, t Template) {
 	for i, f := range t.Files {
-		in := s.in("files").in(strconv.Itoa(i))
-		switch {
-		case f.IsPgBouncer() && !t.Roles:
+		if f.IsPgBouncer() && !t.Roles {
 			s.fault("roles", "a file of PgBouncer, which has no checks, names the writer: that takes `roles: true`")
-		case f.IsPgBouncer() && t.PgBouncer == "":
-			in.fault("builtin", "which PgBouncer is the file for? Name one of `pgbouncers` with `pgbouncer`")
-		case f.IsHAProxy() && t.Roles:
+		}
+		if f.IsPgBouncer() && t.PgBouncer == "" && s.d.legible(s.in("pgbouncer").at) && !s.d.unsound[s.in("pgbouncer").at] {
+			s.in("files").in(strconv.Itoa(i)).fault("builtin", "which PgBouncer is the file for? Name one of `pgbouncers` with `pgbouncer`")
+		}
+		if f.IsHAProxy() && t.Roles {
 			s.fault("roles", "a file of HAProxy never names the writer: its checks ask, and a change of roles needs no reload")
 		}
 	}
@@ -59,11 +59,10 @@ func (c *Config) checkRoles(s scope, t Template) {
 	for _, b := range c.PgBouncers {
 		names = append(names, b.Name)
 	}
-	switch {
-	case s.d.unsound["pgbouncers"]:
-	case !ok:
+	if !ok && c.bouncersNamed(s.d) {
 		s.fault("pgbouncer", "no such PgBouncer: %s", UnknownWord(t.PgBouncer, names))
-	case len(t.Reload) > 0 || t.ReloadUnit != "" || t.MasterSocket != "":
+	}
+	if len(t.Reload) > 0 || t.ReloadUnit != "" || t.MasterSocket != "" {
 		s.fault("pgbouncer", "the console of PgBouncer %s reloads it; reload, reload_unit and master_socket have no place beside it", t.PgBouncer)
 	}
 	for _, d := range b.Databases {
@@ -74,6 +73,11 @@ func (c *Config) checkRoles(s scope, t Template) {
 			s.fault("clusters", "database %s of PgBouncer %s leads to cluster %s, which this template does not render", d.Name, b.Name, d.Pool.Cluster)
 		}
 	}
+}
+
+// bouncersNamed reports whether the PgBouncers are all that the file has, by name.
+func (c *Config) bouncersNamed(d *decoder) bool {
+	return d.legible("pgbouncers") && !slices.ContainsFunc(c.PgBouncers, func(b PgBouncer) bool { return b.Name == "" })
 }
 
 func (t Template) check(s scope) {
@@ -92,11 +96,22 @@ func (t Template) check(s scope) {
 	t.checkArguments(s, "reload", t.Reload)
 	t.checkCheck(s)
 	t.checkUnit(s)
-	if s.written("preflight") && t.Preflight && !t.IsHAProxy() && !s.d.unsound[s.in("files").at] && !s.d.unsound[s.in("master_socket").at] {
+	if s.written("preflight") && t.Preflight && !t.IsHAProxy() && t.kindsKnown(s) {
 		s.fault("preflight", "preflight has no effect: no file is known to be for HAProxy, by `builtin` or `expect`, and there is no `master_socket`")
 	}
 	s.positive("timeout", t.Timeout)
 	s.positive("reload_interval", t.ReloadInterval)
+}
+
+// kindsKnown reports whether nothing that would tell what the files are has a fault.
+func (t Template) kindsKnown(s scope) bool {
+	for i := range t.Files {
+		f := s.in("files").in(strconv.Itoa(i))
+		if s.d.unsound[f.in("builtin").at] || s.d.unsound[f.in("expect").at] || !s.d.legible(f.at) {
+			return false
+		}
+	}
+	return s.d.legible(s.in("files").at) && !s.d.unsound[s.in("master_socket").at]
 }
 
 // checkCheck wants a test of the new file, not of the one that is live, and
@@ -118,23 +133,21 @@ func (t Template) checkCheck(s scope) {
 var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\-]+(@[A-Za-z0-9:_.\\-]*)?\.service$`)
 
 func (t Template) checkUnit(s scope) {
-	switch {
-	case t.ReloadUnit == "":
-	case len(t.Reload) > 0:
+	if t.ReloadUnit == "" {
+		return
+	}
+	if len(t.Reload) > 0 {
 		s.fault("reload_unit", "reload and reload_unit exclude each other")
-	case !unitName.MatchString(t.ReloadUnit):
+	}
+	if !unitName.MatchString(t.ReloadUnit) {
 		s.fault("reload_unit", "%s is no service of systemd such as haproxy.service", quote(t.ReloadUnit))
 	}
 }
 
 func (f File) check(s scope) {
 	switch {
+	case f.Builtin == "" && f.Source == "" && (s.d.unsound[s.in("builtin").at] || s.d.unsound[s.in("source").at]):
 	case f.Builtin == "" && f.Source == "":
-		for _, key := range []string{"builtin", "source"} {
-			if s.d.unsound[s.in(key).at] {
-				return
-			}
-		}
 		s.fault("source", "a file needs a `source`, or the name of a `builtin` template")
 	case f.Builtin != "" && f.Source != "":
 		s.fault("source", "builtin and source exclude each other")
@@ -158,7 +171,7 @@ func (t Template) checkArguments(s scope, key string, args []string) {
 		in.fault("0", "the first argument is the command itself, a name or a path")
 	}
 	for i, arg := range args {
-		if err := checkPlaceholders(arg, key == "check", len(t.Files)); err != nil {
+		for _, err := range checkPlaceholders(arg, key == "check", len(t.Files)) {
 			in.fault(strconv.Itoa(i), "%v", err)
 		}
 	}
@@ -166,7 +179,7 @@ func (t Template) checkArguments(s scope, key string, args []string) {
 
 // checkPlaceholders reads them as package apply does: {{.Staged}} is the first
 // file, {{.Staged 2}} the second.
-func checkPlaceholders(arg string, staged bool, files int) error {
+func checkPlaceholders(arg string, staged bool, files int) (faults []error) {
 	known := PlaceholderDestination
 	if staged {
 		known = PlaceholderStaged + " and " + PlaceholderDestination
@@ -174,7 +187,7 @@ func checkPlaceholders(arg string, staged bool, files int) error {
 	for {
 		i := strings.Index(arg, "{{")
 		if i < 0 {
-			return nil
+			return faults
 		}
 		inner, rest, closed := strings.Cut(arg[i+2:], "}}")
 		words := strings.Fields(inner)
@@ -184,10 +197,10 @@ func checkPlaceholders(arg string, staged bool, files int) error {
 		}
 		switch {
 		case !closed || len(words) > 2 || name != ".Destination" && (name != ".Staged" || !staged):
-			return fmt.Errorf("unknown placeholder %s, known here: %s, with a number for the second and later files", quote(arg[i:len(arg)-len(rest)]), known)
+			faults = append(faults, fmt.Errorf("unknown placeholder %s, known here: %s, with a number for the second and later files", quote(arg[i:len(arg)-len(rest)]), known))
 		case len(words) == 2:
 			if n, err := strconv.Atoi(words[1]); err != nil || n < 1 || n > files {
-				return fmt.Errorf("placeholder %s: the group has %d files", quote(arg[i:len(arg)-len(rest)]), files)
+				faults = append(faults, fmt.Errorf("placeholder %s: the group has %d files", quote(arg[i:len(arg)-len(rest)]), files))
 			}
 		}
 		arg = rest
