@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -47,27 +48,36 @@ func bouncerFileOf(cfg *config.Config, bouncer string) string {
 	return ""
 }
 
+// bouncerLogin is how to get at a PgBouncer's console.
+func bouncerLogin(b config.PgBouncer, log *slog.Logger) (pgbouncer.Login, error) {
+	l := pgbouncer.Login{Address: string(b.Address), User: b.User, PlainToo: b.SSLMode == config.SSLPrefer}
+	if b.PasswordFile != "" {
+		r, err := newRotating(log, parsePassword, b.PasswordFile)
+		if err != nil {
+			return l, fmt.Errorf("password of PgBouncer %s: %w", b.Name, err)
+		}
+		l.Password = r.get
+	}
+	var err error
+	if l.TLS, err = tlsFor(config.Postgres{SSLMode: b.SSLMode, SSLRootCert: b.SSLRootCert}, log); err != nil {
+		return l, fmt.Errorf("PgBouncer %s: %w", b.Name, err)
+	}
+	return l, nil
+}
+
 func (a *Agent) buildBouncers(cfg *config.Config) (*part, error) {
 	log := a.log.With("component", partBouncers)
 	o := pgbouncer.Options{Views: &a.views, Now: a.now, Path: filepath.Join(a.store.dir, bouncerFile), Settled: a.settled, Logger: log}
 	for _, b := range cfg.PgBouncers {
-		one := pgbouncer.Bouncer{
-			Name: b.Name, Timeout: b.Timeout, Templated: templated(cfg, b.Name), File: bouncerFileOf(cfg, b.Name),
-			Login: pgbouncer.Login{Address: string(b.Address), User: b.User, PlainToo: b.SSLMode == config.SSLPrefer},
+		login, err := bouncerLogin(b, log)
+		if err != nil {
+			return nil, err
 		}
-		if b.PasswordFile != "" {
-			r, err := newRotating(log, parsePassword, b.PasswordFile)
-			if err != nil {
-				return nil, fmt.Errorf("password of PgBouncer %s: %w", b.Name, err)
-			}
-			one.Password = r.get
+		one := pgbouncer.Bouncer{
+			Name: b.Name, Timeout: b.Timeout, Templated: templated(cfg, b.Name), File: bouncerFileOf(cfg, b.Name), Login: login,
 		}
 		if leads, ok := a.led.Load(b.Name); ok && one.Templated {
 			one.Leads = leads.(map[string]string) //nolint:forcetypeassert // turnPgBouncer alone stores
-		}
-		var err error
-		if one.TLS, err = tlsFor(config.Postgres{SSLMode: b.SSLMode, SSLRootCert: b.SSLRootCert}, log); err != nil {
-			return nil, fmt.Errorf("PgBouncer %s: %w", b.Name, err)
 		}
 		for _, d := range b.Databases {
 			one.Databases = append(one.Databases, pgbouncer.Entry{Name: d.Name, Cluster: d.Pool.Cluster, Mode: cfg.Mode(d.Pool)})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/doctor"
+	"github.com/pgsteer/pgsteer/agent/pgbouncer"
 	"github.com/pgsteer/pgsteer/agent/systemd"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers/consul"
@@ -46,6 +47,13 @@ func Doctor(cfg *config.Config, o Options) (doctor.Options, error) {
 			}
 			return session(m.Login(ctx, at))
 		},
+		Console: func(ctx context.Context, b config.PgBouncer) (doctor.Console, error) {
+			l, err := bouncerLogin(b, slog.New(slog.DiscardHandler))
+			if err != nil {
+				return nil, err
+			}
+			return looked(pgbouncer.Open(ctx, l))
+		},
 		Lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		},
@@ -70,6 +78,14 @@ func Doctor(cfg *config.Config, o Options) (doctor.Options, error) {
 		out.Lacking = client.Lacking
 	}
 	return out, nil
+}
+
+// looked keeps a nil session from being one.
+func looked(l *pgbouncer.Look, err error) (doctor.Console, error) {
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // ConsulClient returns the client with which an agent would ask Consul. It fails

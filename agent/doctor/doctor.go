@@ -2,9 +2,10 @@
 // wrong and what to do: rights, ports, versions, files, clocks.
 //
 // Guarantees: a look changes nothing, neither here nor at a server: one login per
-// node, role and monitor, two questions per socket of HAProxy, one read per prefix
-// of Consul and a question for its token's rights, and a file made and removed in the
-// state folder. Every question has a deadline, and one that hangs delays no other of
+// node, role, monitor and PgBouncer, three SHOWs at each PgBouncer, two questions per
+// socket of HAProxy, one read per prefix of Consul and a question for its token's
+// rights, and a file made and removed in the state folder. No command is run but
+// `haproxy -v`. Every question has a deadline, and one that hangs delays no other of
 // its kind. What could not be found out is a warning and never OK.
 package doctor
 
@@ -56,11 +57,12 @@ var Checks = []Check{
 	{"names", "Nodes and monitors that are given by name can be resolved.", names},
 	{"agent", "The running agent, if there is one, took its configuration, hears its sources, keeps its sinks fed, and had no template's files refused.", runningAgent},
 	{"listeners", "Every listener can be bound, or is the running agent's own.", listeners},
+	{"refuse", "The address of each pool's `refuse` can be bound, or is the running agent's own, and the balancers that are told of it can come there: an Envoy of another host that is told a loopback address finds its own host.", refusals},
 	{"pool-ports", "Somebody listens where pools are offered to clients.", poolPorts},
 	{"haproxy-program", "The installed HAProxy has no known fault that pgsteer cannot avoid.", haproxyProgram},
 	{"haproxy-socket", "Each admin socket answers, has level admin, and belongs to a version without such a fault.", haproxySockets},
 	{"haproxy-master", "Each master socket answers as one, its last reload went through, and few old workers are left.", haproxyMasters},
-	{"haproxy-file", "HAProxy's files hold none of the settings that are known to misroute: an external-check that cannot run, a state file, pgsql-check, agent-check without agent-send.", haproxyFiles},
+	{"haproxy-file", "HAProxy's files hold none of the settings that are known to misroute: an external-check that cannot run, a state file, pgsql-check, agent-check without agent-send, an agent-inter above half of policy.min_down.", haproxyFiles},
 	{"reload-unit", "systemd has the units of reload_unit, and they can be reloaded. Whether polkit lets the agent's user do it cannot be asked: that stays a warning unless doctor runs as root.", reloadUnits},
 	{"login", "The probe role can log in to each node: network, pg_hba.conf, password, TLS, database, free slots.", logins},
 	{"probe-role", "The probe role has pg_monitor, no right beyond it, and a connection limit that leaves slots to others.", probeRole},
@@ -69,6 +71,9 @@ var Checks = []Check{
 	{"session-role", "The role of `maintenance.sessions` can log in to each node, see all sessions there, and end them.", sessionRole},
 	{"clock", "This host's clock and those of the nodes agree: moments of one are shown beside those of the other.", clocks},
 	{"monitor", "pg_auto_failover's monitor can be read, knows the group, is of a known version, and its role can do no more than read.", monitors},
+	{"pgbouncer", "Each PgBouncer's console answers, its login is one of admin_users, as PAUSE, RESUME and RECONNECT need, its version has RECONNECT (1.9; 1.18 was tried), and clients do not wait long after a failed connection.", pgBouncers},
+	{"pgbouncer-databases", "Each PgBouncer has the databases that are configured for it, and none is paused or disabled: what it does not have can be neither held nor turned to a new writer.", bouncerDatabases},
+	{"switchover-command", "The program of each `switchover.command` is there and this user may run it, with the interpreter that a script names. It is never run.", switchoverCommands},
 	{"consul", "Consul answers, and the token may read every key that is watched.", consulReads},
 	{"consul-token", "With ACLs on, Consul's token has every right that watching, maintenance and publishing need; `pgsteer doctor --acl` prints them.", consulRights},
 }
@@ -87,6 +92,8 @@ type Options struct {
 	Ender func(context.Context, string, topology.Node) (Session, *topology.Failure)
 	// Monitor logs in to a cluster's monitor of pg_auto_failover as the agent does.
 	Monitor func(ctx context.Context, cluster string, at topology.Address) (Session, *topology.Failure)
+	// Console logs in to the console of a PgBouncer as the agent does.
+	Console func(context.Context, config.PgBouncer) (Console, error)
 	// Lookup resolves a name.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Unit asks systemd for a unit.
@@ -176,6 +183,8 @@ type exam struct {
 	agent *Agent // of runningAgent
 	asked bool
 	seen  []node // of logins; in the order of clusters and nodes
+
+	pgbouncers []bouncer // of bouncers; in the order of the configuration
 }
 
 func (x *exam) ask(ctx context.Context) *Agent {

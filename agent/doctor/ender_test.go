@@ -20,7 +20,7 @@ func (enderSession) Close()                                          {}
 // The role that ends sessions is looked at on every node, also where the probe cannot
 // log in; without one there is nothing to look at.
 func TestSessionRole(t *testing.T) {
-	o := options(t, "maintenance: {sessions: {user: ender}}\nclusters: {main: {nodes: {n1: 10.0.0.1:5432}}}\n")
+	o := options(t, "maintenance: {admin_token_file: /x/token, sessions: {user: ender}}\nclusters: {main: {nodes: {n1: 10.0.0.1:5432}}}\n")
 	o.Login = func(context.Context, string, topology.Node) (Session, *topology.Failure) {
 		return nil, &topology.Failure{Class: topology.FailAuth, Text: "no"}
 	}

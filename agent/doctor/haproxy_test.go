@@ -105,10 +105,10 @@ func TestHAProxyFiles(t *testing.T) {
 		name, text string
 		want       []string // "LEVEL line: beginning of what was found"
 	}{
-		{"good", "global\n  stats socket /x level admin\nbackend b\n  server a 1.1.1.1:1 check agent-check agent-send \"a b c\\n\"\n", []string{"OK nothing that is known"}},
+		{"good", "global\n  stats socket /x level admin\nbackend b\n  server a 1.1.1.1:1 check agent-check agent-inter 500 agent-send \"a b c\\n\"\n", []string{"OK nothing that is known"}},
 		{"comments count for nothing", "# load-server-state-from-file\nglobal # load-server-state-from-file\n", []string{"OK nothing that is known"}},
-		{"agent-check without a name", "backend b\n  server a 1.1.1.1:1 agent-check\n", []string{"WARN 2: agent-check without agent-send"}},
-		{"a port of its own", "backend b\n  server a 1.1.1.1:1 agent-check agent-port 7441\n", []string{"OK nothing that is known"}},
+		{"agent-check without a name", "backend b\n  server a 1.1.1.1:1 agent-check\n", []string{"WARN 2: agent-check without agent-send", "WARN 2: without agent-inter HAProxy asks every 2s, which is above half of min_down 1s of cluster main"}},
+		{"a port of its own", "backend b\n  server a 1.1.1.1:1 agent-check agent-port 7441 agent-inter 500ms\n", []string{"OK nothing that is known"}},
 		{"pgsql-check", "backend b\n  option  pgsql-check user x\n", []string{"WARN 2: pgsql-check takes standbys"}},
 		{"state file", "defaults\n  load-server-state-from-file global\n", []string{"WARN 2: a state file"}},
 		{"no chroot there", "global\n  chroot /nowhere/at/all\n", []string{"FAIL 2: the folder of chroot is not there"}},

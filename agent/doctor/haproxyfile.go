@@ -30,7 +30,7 @@ func haproxyFiles(_ context.Context, x *exam) []Result {
 		}
 		text.add(file, b)
 	}
-	all = append(all, text.judge()...)
+	all = append(all, text.judge(x.Config.Clusters)...)
 	mode := x.Config.Listen.SocketMode
 	if l, ok := text.find("external-check", "command"); ok && mode&0o006 != 0o006 {
 		all = append(all, Result{
@@ -84,7 +84,7 @@ func (t *haproxyText) first(is func(haproxycfg.Line) bool) (haproxycfg.Line, boo
 }
 
 // judge looks for what is known to go wrong (reports of haproxy/haproxy).
-func (t *haproxyText) judge() []Result {
+func (t *haproxyText) judge(clusters config.Clusters) []Result {
 	if len(t.files) == 0 {
 		return nil
 	}
@@ -111,6 +111,7 @@ func (t *haproxyText) judge() []Result {
 		}
 	}
 	t.external(chroot, bad)
+	all = append(all, t.slowPolls(clusters)...)
 	if len(all) == 0 {
 		all = append(all, Result{Subject: strings.Join(t.files, " "), Level: OK, Tried: "read them", Found: "nothing that is known to misroute"})
 	}

@@ -35,7 +35,7 @@ func page() string {
 	b.WriteString(`# Doctor
 
 ` + "`pgsteer doctor -c pgsteer.yaml`" + ` looks at everything that pgsteer needs around it. It changes nothing: one login per node,
-role and monitor, two questions per socket of HAProxy, one read per prefix of Consul, what its token may do, and a file made and removed in the state folder. Run it as the
+role, monitor and PgBouncer (which logs it), three SHOWs at each PgBouncer, two questions per socket of HAProxy, one read per prefix of Consul, what its token may do, and a file made and removed in the state folder. Run it as the
 agent's user (` + "`sudo -u pgsteer`" + `), with or without a running agent; nodes that come from Patroni, Consul or an inventory are known by a
 running one alone.
 

@@ -66,8 +66,8 @@ var Faults = []Fault{
 	},
 	{
 		From: V(2, 4, 0), Below: V(2, 9, 0), Issue: "haproxy#2298",
-		What: "del server may crash it while sessions linger", Do: "take the newest version of the branch",
-		Avoided: "servers are taken away by a reload, unless a template has runtime: true",
+		What: "the command del server may crash it while sessions linger", Do: "take the newest version of the branch",
+		Avoided: "it is never sent: a server leaves by a reload, and with runtime: true it stands in maintenance until the next one",
 	},
 	{
 		From: V(2, 2, 0), Below: V(3, 1, 0), Issue: "commit b500e84e2",

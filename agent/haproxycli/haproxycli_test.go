@@ -84,7 +84,7 @@ func TestParseProcesses(t *testing.T) {
 	got := ParseProcesses(`#<PID>          <type>          <reloads>       <uptime>        <version>      
 100             master          2 [failed: 1]   0d00h00m07s     2.6.12
 # workers
-103             worker          0               0d00h00m01s     2.6.12
+103             worker          0               0d00h00m01s     2.6.13-1+deb12u4
 # old workers
 101             worker          2               0d00h00m07s     2.6.12
 102             worker          1               0d00h00m04s     2.6.12
@@ -92,7 +92,7 @@ func TestParseProcesses(t *testing.T) {
 104             worker          0               0d00h00m04s     -
 
 `)
-	want := Processes{Workers: map[int]bool{103: true}, Old: map[int]bool{101: true, 102: true}, Failed: 1}
+	want := Processes{Workers: map[int]bool{103: true}, Old: map[int]bool{101: true, 102: true}, Failed: 1, Version: "2.6.13-1+deb12u4"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -46,6 +46,7 @@ type Processes struct {
 	Workers map[int]bool
 	Old     map[int]bool // workers that a reload replaced and that still have sessions
 	Failed  int          // reloads that failed since the last good one
+	Version string       // of the workers, "" when it is not told
 }
 
 // Has reports whether a worker is among them, old or not.
@@ -72,9 +73,13 @@ var failedReloads = regexp.MustCompile(`\[failed: (\d+)\]`)
 func ParseProcesses(s string) Processes {
 	p := Processes{Workers: map[int]bool{}, Old: map[int]bool{}}
 	into := map[int]bool{} // what stands below no heading, or another one
+	current := false       // below the heading of the workers that are not old
 	for line := range strings.Lines(s) {
 		line = strings.TrimSpace(line)
 		words := strings.Fields(line)
+		if strings.HasPrefix(line, "#") {
+			current = line == "# workers"
+		}
 		switch {
 		case line == "# workers":
 			into = p.Workers
@@ -90,6 +95,9 @@ func ParseProcesses(s string) Processes {
 		case words[1] == "worker":
 			if pid, err := strconv.Atoi(words[0]); err == nil {
 				into[pid] = true
+			}
+			if last := words[len(words)-1]; current && versionText.MatchString(last) {
+				p.Version = last
 			}
 		}
 	}

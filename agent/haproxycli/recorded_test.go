@@ -16,7 +16,6 @@ import (
 func TestAnswersOfEveryVersion(t *testing.T) {
 	type processes = haproxycli.Processes
 	const first, second = 101, 102
-	alone := processes{Workers: map[int]bool{first: true}, Old: map[int]bool{}}
 	for _, version := range haproxytest.Versions(t) {
 		v, _ := haproxycli.ParseVersion(version)
 		info, _ := haproxytest.Answer(t, version, "show info")
@@ -27,13 +26,14 @@ func TestAnswersOfEveryVersion(t *testing.T) {
 		if p.PID != "101" || p.Uptime != 7 || p.Stopping {
 			t.Errorf("%s: %+v", version, p)
 		}
+		alone := processes{Workers: map[int]bool{first: true}, Old: map[int]bool{}, Version: p.Version}
 		failed := alone
 		if !v.Before(haproxycli.V(2, 6, 0)) {
 			failed.Failed = 1
 		}
 		for answer, want := range map[string]processes{
 			"show proc":           alone,
-			"show proc, reloaded": {Workers: map[int]bool{second: true}, Old: map[int]bool{first: true}},
+			"show proc, reloaded": {Workers: map[int]bool{second: true}, Old: map[int]bool{first: true}, Version: p.Version},
 			"show proc, failed":   failed,
 		} {
 			text, ok := haproxytest.Answer(t, version, answer)

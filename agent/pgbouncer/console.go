@@ -43,6 +43,28 @@ type console struct{ conn *pgconn.PgConn }
 // console with the end of an operator's own PAUSE (admin_handle_cancel, 1.18).
 var errNoCancel = errors.New("no cancel request is sent to PgBouncer")
 
+// Look is a session at a console that asks and never commands.
+type Look struct{ c *console }
+
+// Open logs in to a PgBouncer's console exactly as a Control does. The error says what
+// was tried at which address, and wraps pgconn's.
+func Open(ctx context.Context, l Login) (*Look, error) {
+	c, err := dial(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	return &Look{c}, nil
+}
+
+// Rows asks for a table, such as SHOW POOLS, and returns each row by the names of its
+// columns.
+func (l *Look) Rows(ctx context.Context, show string) ([]map[string]string, error) {
+	return l.c.rows(ctx, show)
+}
+
+// Close ends the session. It does not wait for PgBouncer.
+func (l *Look) Close() { l.c.close() }
+
 func dial(ctx context.Context, l Login) (*console, error) {
 	c, err := pgconn.ParseConfig("host=replaced user=replaced dbname=replaced sslmode=disable")
 	if err != nil {

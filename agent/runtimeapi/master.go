@@ -47,6 +47,7 @@ type master struct {
 	rosters map[string]roster
 	moves   moves
 	urgent  map[string]uint64 // the last urgent generation seen, by cluster
+	version string            // of the workers, at the last look that told it
 
 	wellAt topology.Mono // the last look that went through
 	lookAt topology.Mono // the next one
@@ -144,6 +145,10 @@ func (m *master) look(ctx context.Context) error {
 	procs, err := m.at.Processes(ctx)
 	if err != nil {
 		return err
+	}
+	if procs.Version != "" && procs.Version != m.version {
+		m.version = procs.Version
+		haproxycli.Warn(m.log, m.version)
 	}
 	if len(procs.Old) == 0 {
 		m.count(0, Sessions{}, 0)

@@ -1,12 +1,17 @@
 package lab
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -87,10 +92,29 @@ func (e *Envoy) Start(ctx context.Context) error {
 	args := []string{"-c", e.ConfigFile(), "--config-yaml", admin, "--disable-hot-restart"}
 	args = append(args, withDefaults(e.args, "--drain-time-s", "0", "--drain-strategy", "immediate", "--concurrency", "1")...)
 	s := spec{name: e.name, path: e.bin, args: args, dir: e.dir, log: e.LogFile()}
-	return e.start(ctx, e.lab, s, readiness{e.name + " is ready", func(*process) (bool, error) {
+	err := e.start(ctx, e.lab, s, readiness{e.name + " is ready", func(*process) (bool, error) {
 		_, err := e.Admin(ctx, "/ready")
 		return err == nil, err
 	}})
+	return broken(e.bin, err)
+}
+
+// broken explains why a program that is there could not be started. Of a script whose
+// interpreter is gone, or a program whose loader is, the kernel says that the program
+// is not there.
+func broken(bin string, err error) error {
+	if !errors.Is(err, fs.ErrNotExist) || !executable(bin) {
+		return err
+	}
+	lost := "what it is loaded by is gone"
+	if f, err := os.Open(bin); err == nil {
+		line, _ := bufio.NewReaderSize(io.LimitReader(f, 256), 256).ReadString('\n') // a short one is what it is
+		if strings.HasPrefix(line, "#!") {
+			lost = fmt.Sprintf("the interpreter of its first line (%s) is gone", strings.TrimSpace(line))
+		}
+		_ = f.Close()
+	}
+	return fmt.Errorf("%w: Envoy is there and broken: %s. Run scripts/setup test in the root of the repository, which sets up %s anew", err, lost, cached("envoy-"+envoyVersion))
 }
 
 // withDefaults adds pairs of flag and value whose flag is not in args: Envoy
