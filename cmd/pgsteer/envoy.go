@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/pgsteer/pgsteer/agent/config"
+	"github.com/pgsteer/pgsteer/agent/status"
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/xds"
 )
@@ -23,8 +26,9 @@ import (
 type bootstrapCmd struct {
 	NodeID     string   `default:"envoy" help:"Envoy's node id (${default}). With envoy.tls.client_ca_file it must be a name in Envoy's certificate."`
 	Cluster    string   `default:"pg-clients" help:"Envoy's node cluster (${default})."`
-	Clusters   []string `help:"Database clusters this Envoy needs. Agents send nothing for a name that they do not know; see --config."`
+	Clusters   []string `help:"Database clusters this Envoy needs. Agents send nothing for a name that they do not know: it is refused by --config, by --address, or by the agent of this host where --server names that one; else it is said that nobody was asked."`
 	Config     string   `short:"c" type:"path" placeholder:"FILE" help:"The agents' configuration file: a cluster that it lacks is refused."`
+	Address    string   `placeholder:"HOST:PORT" help:"Status listener of a running agent, or the path of its socket: a cluster that it lacks is refused."`
 	Zone       string   `help:"The zone in which this Envoy is: its read pools prefer the nodes of that zone."`
 	Server     []string `default:"127.0.0.1:7434" placeholder:"HOST:PORT" help:"The agents' xDS listeners (${default}); Envoy asks another one when its own is away."`
 	Files      string   `placeholder:"DIR" help:"Read the files of this folder (envoy.files) instead of subscribing, and so start without an agent. An absolute path."`
@@ -41,6 +45,8 @@ type bootstrapCmd struct {
 // Validate refuses combinations that no Envoy could use.
 func (c *bootstrapCmd) Validate() error {
 	switch {
+	case c.Config != "" && c.Address != "":
+		return errors.New("--config and --address exclude each other: one of them says which clusters there are")
 	case c.Files != "" && !filepath.IsAbs(c.Files):
 		return errors.New("--files must be an absolute path: Envoy's own folder is another one")
 	case c.Files != "" && c.Zone != "":
@@ -61,7 +67,7 @@ func (c *bootstrapCmd) Validate() error {
 
 // Run prints the bootstrap file.
 func (c *bootstrapCmd) Run(ctx context.Context, std streams) error {
-	if err := c.known(); err != nil {
+	if err := c.known(ctx, std); err != nil {
 		return err
 	}
 	o := xds.BootstrapOptions{NodeID: c.NodeID, Cluster: c.Cluster, Clusters: c.Clusters, Zone: c.Zone, Files: c.Files}
@@ -94,26 +100,86 @@ func (c *bootstrapCmd) Run(ctx context.Context, std streams) error {
 	return err
 }
 
-// known refuses a cluster that the configuration lacks. Envoy would never hear that
-// there is none.
-func (c *bootstrapCmd) known() error {
-	if c.Config == "" {
+// known refuses clusters that the configuration, or the agent, lacks. Envoy would never
+// hear that there is none. Where neither is at hand, it says that it did not look.
+func (c *bootstrapCmd) known(ctx context.Context, std streams) error {
+	names, of, err := c.listed(ctx)
+	if nobody, is := errors.AsType[*nobodyAsked](err); is && len(c.Clusters) > 0 {
+		_, err = fmt.Fprintf(std.err, "pgsteer: --clusters %s was not checked: %s. Agents send nothing for a name that they do not know; --config FILE or --address HOST:PORT says which there are\n", strings.Join(c.Clusters, ","), nobody.why)
+		return err
+	} else if is {
 		return nil
 	}
-	cfg, err := config.Load(c.Config)
 	if err != nil {
 		return err
 	}
-	var names []string
-	for _, cl := range cfg.Clusters {
-		names = append(names, cl.Name)
-	}
+	var unknown []string
 	for _, asked := range c.Clusters {
 		if !slices.Contains(names, asked) {
-			return misused("--clusters: %s, the clusters of %s; nothing is printed", config.UnknownWord(asked, names), c.Config)
+			unknown = append(unknown, config.UnknownWord(asked, names))
 		}
 	}
+	if len(unknown) > 0 {
+		return misused("--clusters: %s, the clusters of %s; nothing is printed", strings.Join(unknown, "; "), of)
+	}
 	return nil
+}
+
+// nobodyAsked says why it is not known which clusters there are.
+type nobodyAsked struct{ why string }
+
+func (e *nobodyAsked) Error() string { return e.why }
+
+// localStatus is where the agent of this host tells its status unless it is configured
+// otherwise.
+const localStatus = "127.0.0.1:7433"
+
+// listed are the clusters that there are, and by whose word.
+func (c *bootstrapCmd) listed(ctx context.Context) (names []string, of string, err error) {
+	if c.Config != "" {
+		cfg, err := config.Load(c.Config)
+		if err != nil {
+			return nil, "", err
+		}
+		return cfg.ClusterNames(), c.Config, nil
+	}
+	if len(c.Clusters) == 0 {
+		return nil, "", &nobodyAsked{"there is none"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	address := cmp.Or(c.Address, localStatus)
+	var r status.Report
+	err = running{Address: address}.get(ctx, "/api/v1/status", &r)
+	switch {
+	case err != nil && c.Address != "":
+		return nil, "", fmt.Errorf("--address: %w; nothing is printed", err)
+	case err != nil:
+		return nil, "", &nobodyAsked{"no agent answers at " + address}
+	case c.Address == "" && !c.servedBy(r.Agent.Listeners):
+		return nil, "", &nobodyAsked{"the agent at " + address + " is not the one of --server"}
+	}
+	for _, cl := range r.Clusters {
+		names = append(names, cl.Name)
+	}
+	return names, "the agent at " + address, nil
+}
+
+// servedBy reports whether this host's agent, with those listeners, is one that the
+// Envoy subscribes to, or whose files it reads.
+func (c *bootstrapCmd) servedBy(listeners map[string]string) bool {
+	if c.Files != "" {
+		return true
+	}
+	here, err := netip.ParseAddrPort(listeners["xds"])
+	return err == nil && slices.ContainsFunc(c.Server, func(s string) bool {
+		at, err := topology.ParseAddress(s)
+		if err != nil || at.Port != here.Port() {
+			return false
+		}
+		ip, is := at.IP()
+		return is && (ip.IsLoopback() || ip.Unmap() == here.Addr().Unmap()) || at.Host == "localhost"
+	})
 }
 
 // validateEnvoy lets Envoy read a file without starting.

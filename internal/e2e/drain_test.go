@@ -113,7 +113,7 @@ func TestDrainUnderPgbench(t *testing.T) {
 			f.up()
 		},
 	})
-	f.do(f.writer().Exec(t.Context(), "GRANT pg_signal_backend TO pgsteer"))
+	f.maySignal()
 	n2 := f.node("n2").Port()
 	perTransaction := f.bench("churn", f.read, "SELECT 1;\n\\sleep 20 ms\n", "-C", "-c", "4", "-T", "20")
 	persistent := f.bench("long", f.read, "BEGIN;\nSELECT pg_sleep(1.5);\nCOMMIT;\n", "-c", "6", "-j", "2", "-T", "18")
@@ -198,6 +198,13 @@ func (f *front) ended(rep drain.Report, want map[string]int) {
 	}
 }
 
+// maySignal lets pgsteer's role end sessions, at every node when it returns.
+func (f *front) maySignal() {
+	f.t.Helper()
+	f.do(f.writer().Exec(f.t.Context(), "GRANT pg_signal_backend TO pgsteer"))
+	f.do(f.cluster.WaitStreaming(f.t.Context()))
+}
+
 // sessions counts an application's sessions at a node.
 func (f *front) sessions(node, application string) (n int) {
 	f.t.Helper()
@@ -244,7 +251,7 @@ func TestDrainByOneAgent(t *testing.T) {
 		f.o.top = fmt.Sprintf(top, store.Addr()) // the twin's
 	}})
 	twin := f.twin()
-	f.do(f.writer().Exec(t.Context(), "GRANT pg_signal_backend TO pgsteer"))
+	f.maySignal()
 	for _, r := range []*rig{f.rig, twin} {
 		r.is("main", "replica", "n2", topology.Up, topology.CodeReplica)
 	}
