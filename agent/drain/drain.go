@@ -89,8 +89,19 @@ type drain struct {
 
 	// Guarded by Runner.mu.
 	followed bool
-	now      entry  // without an ID: nothing was ever to be done
-	next     *entry // was asked for; counts once the records say so
+	now      entry // without an ID: nothing was ever to be done
+	// next was asked for, oldest first. One counts once the records say so; that may be
+	// an older one, when what was asked for last is refused, or is not stored.
+	next []entry
+}
+
+// mostNext bounds what is remembered of one target that was asked for and never said.
+const mostNext = 8
+
+// asked is where the drain that the records name stands among what was asked for; -1:
+// nowhere.
+func (d *drain) asked(id string) int {
+	return slices.IndexFunc(d.next, func(e entry) bool { return id != "" && e.Report.ID == id })
 }
 
 // Open reads what was under way.
@@ -194,10 +205,10 @@ func (r *Runner) Prepare(ctx context.Context, t maintenance.Target, want mainten
 	defer r.mu.Unlock()
 	d := r.at(t)
 	before := d.next
-	d.next = &entry{Server: id, Report: Report{
+	d.next = append(slices.Clone(before[max(0, len(before)-mostNext+1):]), entry{Server: id, Report: Report{
 		Target: t, ID: want.ID, By: want.By, Phase: Settling, Began: r.o.Now(), Deadline: want.Deadline, EndIdle: want.EndIdle, Terminate: want.Terminate,
 		Left: []Client{}, Ended: []EndedClient{},
-	}}
+	}})
 	if err := r.save(); err != nil {
 		d.next = before
 		return want, fmt.Errorf("write down what is to be done: %w", err)
@@ -249,10 +260,9 @@ func (r *Runner) Report(t maintenance.Target) (Report, bool) {
 	if d == nil {
 		return Report{}, false
 	}
-	if d.next != nil { // its first turn comes in a moment
-		if rec, _ := r.o.Records().Get(t); rec.Sessions.ID == d.next.Report.ID {
-			return d.next.Report, true
-		}
+	rec, _ := r.o.Records().Get(t)
+	if i := d.asked(rec.Sessions.ID); i >= 0 { // its first turn comes in a moment
+		return d.next[i].Report, true
 	}
 	return d.now.Report, d.now.Report.ID != ""
 }

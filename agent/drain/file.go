@@ -57,7 +57,8 @@ func (r *Runner) load() {
 		r.at(e.Report.Target).now = e
 	}
 	for _, e := range d.Asked {
-		r.at(e.Report.Target).next = &e
+		at := r.at(e.Report.Target)
+		at.next = append(at.next, e)
 	}
 }
 
@@ -69,9 +70,7 @@ func (r *Runner) save() error {
 		if x.now.Report.ID != "" {
 			d.Drains = append(d.Drains, x.now)
 		}
-		if x.next != nil {
-			d.Asked = append(d.Asked, *x.next)
-		}
+		d.Asked = append(d.Asked, x.next...)
 	}
 	text, err := json.MarshalIndent(d, "", " ")
 	if err == nil {

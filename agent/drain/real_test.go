@@ -34,6 +34,7 @@ func TestDrain(t *testing.T) {
 		{"settled", settles},
 		{"later", otherWords},
 		{"refused", refused},
+		{"asked again in vain", askedInVain},
 		{"other server", otherServer},
 		{"led away", ledAway},
 		{"another run", anotherRun},
@@ -312,6 +313,34 @@ func refused(r *rig) {
 	}
 	if _, ok := r.Report(n2); ok {
 		r.t.Error("something has begun")
+	}
+}
+
+// askedInVain: what is asked for and then refused, or not stored, does not take the place
+// of what the records come to say, over a restart either.
+func askedInVain(r *rig) {
+	c := r.client("n2", "app", "idle")
+	want := maintenance.Sessions{EndIdle: true, Deadline: r.now().Add(time.Hour)}
+	first, err := r.Prepare(r.t.Context(), n2, want)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for range mostNext - 1 {
+		if _, err := r.Prepare(r.t.Context(), n2, want); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	r.stop()
+	r.up()
+	r.record(func(set maintenance.Set) (maintenance.Set, bool) {
+		set, _, changed := set.Start(maintenance.Record{Target: n2, Sessions: first}, r.now().Add(-settleFor))
+		return set, changed
+	})
+	if rep := r.over(); rep.ID != first.ID || rep.Phase != Done || len(rep.Ended) != 1 {
+		r.t.Errorf("%+v", rep)
+	}
+	if got := r.state(c); got != "57P01" {
+		r.t.Errorf("the client sees %q", got)
 	}
 }
 

@@ -87,11 +87,12 @@ func (r *Runner) current(d *drain) (e entry, due bool) {
 	rec, active := r.record(d.target)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n := d.next; n != nil && rec.Sessions.ID == n.Report.ID {
+	if i := d.asked(rec.Sessions.ID); i >= 0 {
+		n := d.next[i]
 		if !d.now.Report.Phase.Over() { // it goes on by other words
 			n.Report.Ended, n.Report.Left, n.Doomed = append(n.Report.Ended, d.now.Report.Ended...), d.now.Report.Left, d.now.Doomed
 		}
-		d.now, d.next = *n, nil
+		d.now, d.next = n, d.next[i+1:]
 	}
 	if d.now.Report.ID == "" || d.now.Report.Phase.Over() {
 		return entry{}, false
