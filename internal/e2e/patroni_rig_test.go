@@ -121,6 +121,7 @@ func (p *patroniRig) settled() *lab.PatroniNode {
 		}
 	}
 	p.do(p.patroni.WaitRunning(p.t.Context()))
+	p.do(p.patroni.WaitStreaming(p.t.Context()))
 	leader, err := p.patroni.Leader(p.t.Context())
 	p.do(err)
 	p.plain()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -17,6 +18,10 @@ import (
 
 // patroniTimeout is for a Patroni call whose context has no deadline.
 const patroniTimeout = 3 * time.Minute
+
+// lookAgain is how long a standby may be without its primary before its Patroni is
+// made to look: longer than some loops of Patroni, shorter than a test is patient.
+const lookAgain = 5 * time.Second
 
 // PatroniOptions says what a Patroni cluster looks like. Consul is needed.
 type PatroniOptions struct {
@@ -308,6 +313,55 @@ func (c *Patroni) WaitRunning(ctx context.Context) error {
 		err = c.healthy(ctx)
 		return err == nil, err
 	})
+}
+
+// WaitStreaming waits until every usable node but the leader has a WAL receiver
+// that streams. Patroni 3.0.2 can leave a standby without a primary for good: it
+// reads the settings of its server once per change of the files' times, also when
+// it has just changed them and the server has not taken them yet, which happens
+// when the leader key is absent for a moment. Such a one is made to look again.
+func (c *Patroni) WaitStreaming(ctx context.Context) error {
+	ctx, cancel := bound(ctx, patroniTimeout)
+	defer cancel()
+	looked := time.Now()
+	return poll(ctx, "all standbys stream", 5*pollEvery, func() (bool, error) {
+		var errs []error
+		again := time.Since(looked) > lookAgain
+		for _, n := range c.nodes {
+			if !n.process().usable() {
+				continue
+			}
+			err := n.streams(ctx)
+			if err != nil && again {
+				looked = time.Now()
+				now := time.Now()
+				err = errors.Join(err, os.Chtimes(filepath.Join(n.DataDir(), "postgresql.auto.conf"), now, now))
+			}
+			errs = append(errs, err)
+		}
+		err := errors.Join(errs...)
+		return err == nil, err
+	})
+}
+
+// streams returns why a node is neither a primary nor a standby that streams.
+func (n *PatroniNode) streams(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	conn, err := n.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeQuietly(conn)
+	var ok bool
+	err = conn.QueryRow(ctx, `SELECT NOT pg_is_in_recovery() OR EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')`).Scan(&ok)
+	if err == nil && !ok {
+		err = errors.New("no WAL receiver streams")
+	}
+	if err != nil {
+		return fmt.Errorf("lab: patroni %s/%s: %w", n.c.scope, n.name, err)
+	}
+	return nil
 }
 
 // healthy returns why a usable node says that its PostgreSQL does not run.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -48,6 +51,42 @@ func TestPatroni(t *testing.T) {
 	eventually(t, "Patroni starts PostgreSQL anew", func() bool { p := n1.Postgres().PID(); return p != 0 && p != pid })
 	if err := c.WaitRunning(ctx); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A standby that has lost its primary by Patroni's own mistake streams again.
+func TestPatroniStreams(t *testing.T) {
+	l := labtest.ForTest(t, lab.NeedConsul, lab.NeedPatroni)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	c := must(l.Patroni(ctx, lab.PatroniOptions{Nodes: 2, Consul: must(l.Consul(ctx))(t)}))(t)
+	if err := c.WaitStreaming(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// The server loses its primary and the file keeps its time, so that Patroni
+	// goes on with what it has read before.
+	n2 := c.Node("n2")
+	file := filepath.Join(n2.DataDir(), "postgresql.conf")
+	before := must(os.Stat(file))(t)
+	text := regexp.MustCompile(`(?m)^primary_conninfo = .*$`).ReplaceAll(must(os.ReadFile(file))(t), []byte("primary_conninfo = ''"))
+	conn := must(n2.Conn(ctx))(t)
+	defer conn.Close(ctx)
+	streams := func() (yes bool) {
+		err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver)").Scan(&yes)
+		return err != nil || yes
+	}
+	if err := errors.Join(os.WriteFile(file, text, 0o600), os.Chtimes(file, before.ModTime(), before.ModTime())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(ctx, "SELECT pg_reload_conf()"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "n2 has no WAL receiver", func() bool { return !streams() })
+	if err := c.WaitStreaming(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if !streams() {
+		t.Error("n2 has no WAL receiver, want one")
 	}
 }
 
