@@ -9,7 +9,7 @@ COUNT   ?= 1
 # What a benchmark of gaps needs for 30 switchovers and 10 crashes.
 BENCHTIME ?= $(if $(findstring Gap,$(BENCH)),10x,1s)
 HISTORIES ?= 10000
-TIMEOUT ?= 25m
+TIMEOUT ?= 40m
 PKGS    ?= ./...
 
 .DEFAULT_GOAL := help

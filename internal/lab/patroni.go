@@ -354,9 +354,11 @@ func (n *PatroniNode) streams(ctx context.Context) error {
 	}
 	defer closeQuietly(conn)
 	var ok bool
-	err = conn.QueryRow(ctx, `SELECT NOT pg_is_in_recovery() OR EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')`).Scan(&ok)
+	var primary string
+	err = conn.QueryRow(ctx, `SELECT NOT pg_is_in_recovery() OR EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming'),
+		regexp_replace(current_setting('primary_conninfo'), 'passfile=\S+', '')`).Scan(&ok, &primary)
 	if err == nil && !ok {
-		err = errors.New("no WAL receiver streams")
+		err = fmt.Errorf("no WAL receiver streams, primary_conninfo is %q; its log ends with %s", primary, tail(n.LogFile(), 6))
 	}
 	if err != nil {
 		return fmt.Errorf("lab: patroni %s/%s: %w", n.c.scope, n.name, err)
