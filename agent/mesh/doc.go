@@ -15,7 +15,8 @@
 //   - External: every write is one transaction with a check of the publisher's lock,
 //     so a publisher that has lost it cannot write. The lock is free again within
 //     twice the session's TTL after a publisher died, at once when it stopped, and
-//     some 5 s after it could not publish any more, be its session alive.
+//     some 5 s after it could not publish any more, be its session alive. An outage of
+//     Consul itself costs nobody the lock.
 //   - The same decision gives the same bodies on every agent. Nothing is written
 //     that stands already; what somebody else changed, or an agent forgot, is
 //     written again, at a bounded rate.
@@ -23,6 +24,7 @@
 //     somebody else's that has the external one's name. Local: checks that others have
 //     added stay, such as that of consul maint.
 //   - What a change of the configuration leaves behind (another name of the node here or
-//     of the cluster, the other mode) is critical or removed within 30 s or so.
+//     of the cluster, the other mode) is critical or removed within 30 s or so, of which
+//     an outage of Consul is no part.
 //   - Ending leaves everything as it stands, but for the lock.
 package mesh

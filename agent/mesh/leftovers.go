@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -34,20 +35,37 @@ func (s *station) tidy(ctx context.Context, why string, now topology.Mono) {
 		s.left, err = s.store.tidy(ctx, now)
 		return err
 	})
-	if err != nil && ctx.Err() == nil {
-		s.log.Warn("what another mode of mesh may have left is looked for again later", "err", err)
+	if ctx.Err() == nil {
+		s.untidy = tellUntidy(s.log, s.untidy, err)
 	}
 }
 
+// tellUntidy logs when it begins to fail to look for what the other mode has left, and
+// when that ends; failed is whether it failed before.
+func tellUntidy(log *slog.Logger, failed bool, err error) (fails bool) {
+	switch {
+	case err != nil && !failed:
+		log.Warn("it cannot be looked for what another mode of mesh may have left; that is tried again", "every", tidyEvery, "err", cause(err))
+	case err == nil && failed:
+		log.Info("it is looked again for what another mode of mesh may have left")
+	}
+	return err != nil
+}
+
 // leftovers are instances of the other mode, and since when they have been seen.
-type leftovers struct{ since map[string]topology.Mono }
+type leftovers struct {
+	since map[string]topology.Mono
+	at    topology.Mono // the last look
+}
 
 // due takes down which are seen now, and returns those that have been seen for long
-// enough to be nobody's: during a change of the mode both modes run for a while.
+// enough to be nobody's: during a change of the mode both modes run for a while. Time in
+// which Consul could not be asked does not count.
 func (l *leftovers) due(seen []string, now topology.Mono) (ids []string) {
-	if l.since == nil {
+	if l.since == nil || now.Sub(l.at) > 2*tidyEvery {
 		l.since = make(map[string]topology.Mono)
 	}
+	l.at = now
 	maps.DeleteFunc(l.since, func(id string, _ topology.Mono) bool { return !slices.Contains(seen, id) })
 	for _, id := range seen {
 		if l.since[id] == 0 {
@@ -70,38 +88,45 @@ func told(seen []string, where, by string, failed error) error {
 
 // agentServices are pgsteer's instances at the Consul agent that is asked, read once
 // for all clusters: who comes first when that is due asks, and all others have what was
-// read before, so that none waits and a failure is no reason for each of them to ask.
+// read before, so that none waits and a failure is no reason for each of them to ask, or
+// to tell it.
 type agentServices struct {
 	o *Options
 
 	mu     sync.Mutex // guards everything below
 	readAt topology.Mono
 	all    map[string]*api.AgentService
+	fails  bool // the last question
 }
 
-func (a *agentServices) read(ctx context.Context, now topology.Mono) (map[string]*api.AgentService, error) {
-	if all, fresh := a.last(now); fresh {
-		return all, nil
+// read returns them; not known: they could not be read, which is told in the log.
+func (a *agentServices) read(ctx context.Context, now topology.Mono) (all map[string]*api.AgentService, known bool) {
+	all, known, fresh := a.last(now)
+	if fresh {
+		return all, known
 	}
 	all, err := registeredAt(ctx, a.o.Client, `ID matches "^pgsteer:"`)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil, false
+	}
 	if err != nil {
-		return nil, err
+		err = failure(a.o, "look for what another mode has left", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.all = all
-	return all, nil
+	a.all, a.fails = all, tellUntidy(a.o.Logger, a.fails, err)
+	return all, err == nil
 }
 
 // last is what was read last; not fresh: the caller is to read.
-func (a *agentServices) last(now topology.Mono) (all map[string]*api.AgentService, fresh bool) {
+func (a *agentServices) last(now topology.Mono) (all map[string]*api.AgentService, known, fresh bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.readAt != 0 && now.Sub(a.readAt) < tidyEvery {
-		return a.all, true
+		return a.all, !a.fails, true
 	}
 	a.readAt = now
-	return nil, false
+	return nil, false, false
 }
 
 // registeredAt are the services of the Consul agent that is asked, by ID. What its
@@ -122,9 +147,9 @@ func claims(cluster, service string, s *api.AgentService) bool {
 
 // tidy removes what mode local has registered at this host's Consul agent.
 func (e *external) tidy(ctx context.Context, now topology.Mono) (warning, err error) {
-	all, err := e.agent.read(ctx, now)
-	if err != nil {
-		return nil, err
+	all, known := e.agent.read(ctx, now)
+	if !known {
+		return nil, nil
 	}
 	var seen []string
 	for id, s := range all {
@@ -256,6 +281,11 @@ func (l *local) strays(ctx context.Context, stands bool) (strays map[string]Regi
 	if err := l.checks(ctx, strays); err != nil {
 		return nil, nil, err
 	}
+	now := l.o.Now().Mono
+	if now.Sub(l.readAt) > goneFor/3 { // nobody could take anything back meanwhile
+		clear(l.contrary)
+	}
+	l.readAt = now
 	maps.DeleteFunc(strays, func(_ string, r Registration) bool { return !l.isStray(r, stands) })
 	maps.DeleteFunc(l.contrary, func(id string, _ topology.Mono) bool { return all[id] == nil })
 	maps.DeleteFunc(l.ended, func(id string, _ bool) bool { return all[id] == nil })

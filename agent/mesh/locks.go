@@ -49,6 +49,7 @@ type locks struct {
 	all     map[string]*lock
 	session string
 	renewed topology.Mono
+	cut     bool // it could not be renewed when that was due
 	heard   bool // the store has told who holds what
 	err     error
 	deaf    error // why the store does not tell who holds what
@@ -238,7 +239,8 @@ func (k *locks) due() (take, leave []string) {
 // keepSession renews the session, or makes one as soon as a cluster needs it.
 func (k *locks) keepSession(ctx context.Context) error {
 	k.mu.Lock()
-	session, due := k.session, k.o.Now().Mono.Sub(k.renewed) >= k.o.SessionTTL/3
+	session, age := k.session, k.o.Now().Mono.Sub(k.renewed)
+	due := age >= k.o.SessionTTL/3 || age >= unfitFor/3 && anyFault(k.all) // is it Consul, or this agent?
 	needed := session != "" || anyFit(k.all)
 	k.mu.Unlock()
 	w, err := k.o.Client.WriteOptions(ctx)
@@ -246,10 +248,12 @@ func (k *locks) keepSession(ctx context.Context) error {
 	case session == "" && !needed, session != "" && !due:
 		return nil
 	case err != nil:
+		k.isCut()
 		return failure(k.o, "keep the publisher's session", err)
 	case session != "":
 		entry, _, err := k.o.Client.API().Session().Renew(session, w)
 		if err != nil {
+			k.isCut()
 			return failure(k.o, "renew the publisher's session", err)
 		}
 		if entry != nil {
@@ -279,18 +283,39 @@ func anyFit(all map[string]*lock) bool {
 	return false
 }
 
+func anyFault(all map[string]*lock) bool {
+	for _, l := range all {
+		if l.fault != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// isCut notes that the session cannot be renewed, be it that Consul is away.
+func (k *locks) isCut() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cut = true
+}
+
 // begun notes the present session, "" for none. The locks of the one before are free;
-// the watch need not tell, since it may never have seen them held.
+// the watch need not tell, since it may never have seen them held. What failed while the
+// session could not be renewed either is no fault of this agent's: after an outage it
+// goes on, and does not leave to others what it has not tried again.
 func (k *locks) begun(session string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, l := range k.all {
+		if k.cut {
+			l.fault = nil
+		}
 		if session != k.session && l.by == k.session {
 			l.owned(holding{}, k.o.Now().Mono)
 			l.set(false)
 		}
 	}
-	k.session, k.renewed = session, k.o.Now().Mono
+	k.session, k.renewed, k.cut = session, k.o.Now().Mono, false
 }
 
 // settle takes the lock of a cluster when it is free, or leaves it when this agent

@@ -50,6 +50,9 @@ func TestRealLeftovers(t *testing.T) {
 	r.within(soon, "the warning", func() bool { e := p.Status()[0].Err; return e != nil && strings.Contains(e.Error(), "pgsteer:main:n9") })
 	r.stands(goneFor+tidyEvery+soon, "n1 primary passing")
 	r.within(tidyEvery+soon, "no trouble", func() bool { return p.Status()[0].Err == nil })
+	if s := p.Status()[0]; s.Writes > 4 { // n1, the check of its sidecar, and twice n2
+		t.Errorf("status %+v", s)
+	}
 	if sidecars := r.api(http.MethodGet, "catalog/service/main-sidecar-proxy", ""); strings.Contains(sidecars, "n2") || !strings.Contains(sidecars, "n1") {
 		t.Errorf("sidecars are %s", sidecars)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 // site is a Consul of the lab and publishers of cluster main.
 type site struct {
 	t      *testing.T
+	lab    *lab.Lab
 	consul *lab.Consul
 	dns    *net.Resolver
 }
@@ -36,7 +38,7 @@ func newSite(t *testing.T, o lab.ConsulOptions) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &site{t: t, consul: c, dns: &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	return &site{t: t, lab: l, consul: c, dns: &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, c.DNSAddr())
 	}}}
 }
@@ -45,9 +47,15 @@ func newSite(t *testing.T, o lab.ConsulOptions) *site {
 type gate struct {
 	next *http.Transport
 	cut  atomic.Bool
+
+	mu    sync.Mutex
+	asked []time.Time // when something was
 }
 
 func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
+	g.mu.Lock()
+	g.asked = append(g.asked, time.Now())
+	g.mu.Unlock()
 	if g.cut.Load() {
 		return nil, errors.New("cut off")
 	}
@@ -60,6 +68,7 @@ type publisher struct {
 	r     *site
 	views *latest.Map[string, topology.View]
 	now   topology.Ticker
+	alter func(*topology.View) // what it sees; nil: nothing
 	stop  func()
 	gen   uint64
 }
@@ -94,9 +103,14 @@ func (r *site) start(at *lab.Consul, tokenFile string, more func(*Options)) *pub
 func (p *publisher) see(text string) {
 	p.r.t.Helper()
 	p.gen++
-	v := scene(p.r.t, p.now().Mono, text)
-	v.Snapshot.Generation, v.Snapshot.Urgent = p.gen, p.gen
-	p.views.Set("main", v)
+	for cluster := range p.o.Clusters {
+		v := scene(p.r.t, p.now().Mono, text)
+		v.Snapshot.Cluster, v.Snapshot.Generation, v.Snapshot.Urgent = cluster, p.gen, p.gen
+		if p.alter != nil {
+			p.alter(v)
+		}
+		p.views.Set(cluster, v)
+	}
 }
 
 // api asks Consul and wants it to answer.
@@ -110,10 +124,20 @@ func (r *site) api(method, path, body string) string {
 }
 
 // is is what stands of service main, as rig.is has it.
-func (r *site) is() string {
-	text, err := r.consul.API(r.t.Context(), http.MethodGet, "health/service/main", "")
+func (r *site) is() string { return r.isOf("main") }
+
+func (r *site) isOf(service string) string {
+	is, err := r.instances(service)
 	if err != nil {
 		return err.Error()
+	}
+	return is
+}
+
+func (r *site) instances(service string) (string, error) {
+	text, err := r.consul.API(r.t.Context(), http.MethodGet, "health/service/"+service, "")
+	if err != nil {
+		return "", err
 	}
 	var entries []struct {
 		Service struct {
@@ -123,7 +147,7 @@ func (r *site) is() string {
 		Checks []struct{ CheckID, Status string }
 	}
 	if err := json.Unmarshal([]byte(text), &entries); err != nil {
-		return err.Error()
+		return "", err
 	}
 	var out []string
 	for _, e := range entries {
@@ -135,7 +159,7 @@ func (r *site) is() string {
 		}
 	}
 	slices.Sort(out)
-	return strings.Join(out, ", ")
+	return strings.Join(out, ", "), nil
 }
 
 // hosts are the addresses of a name below service.consul, "" when there are none.

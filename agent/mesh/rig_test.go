@@ -3,11 +3,14 @@ package mesh
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
 	"maps"
 	"net/http"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,7 +25,17 @@ import (
 	"github.com/pgsteer/pgsteer/watchers/consultest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain lets one test more run than there are processors, since one of them waits for
+// minutes.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+	if !asked {
+		_ = flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0)+1)) // it is a number
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // rig is a Consul, and publishers that know it.
 type rig struct {

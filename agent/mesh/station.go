@@ -53,6 +53,7 @@ type station struct {
 	twice    error                   // the service is somebody else's too
 	left     error                   // the other mode has left something
 	tidiedAt topology.Mono
+	untidy   bool // what the other mode has left could not be looked for
 	gone     map[string]topology.Mono
 	view     *topology.View // that was looked at last, and what it wants
 	wanted   []Instance
@@ -376,7 +377,8 @@ func (s *station) note(err error) {
 		return // whose it is comes from the locks
 	case !errors.Is(err, errRepairs):
 		s.known = false
-		s.retryAt = s.p.o.Now().Mono.Add(min(s.back.Next(), retryMost))
+		s.retryAt = s.p.o.Now().Mono.Add(min(s.back.Next(), s.store.patience()))
+		clear(s.gone) // it counts what is seen; after an outage they may be back soon
 		s.status.Failures++
 	}
 	if s.setErr(err); err != nil && before == nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -31,6 +30,8 @@ type store interface {
 	// every is how often it is read, feeds how often it is fed; zero: never.
 	every() time.Duration
 	feeds() time.Duration
+	// patience is how long after a failure it is tried again at the latest.
+	patience() time.Duration
 }
 
 // external is an external node in the catalog, which no Consul agent looks after.
@@ -56,6 +57,7 @@ func (e *external) nodeName() string { return externalNode(e.service) }
 
 func (e *external) every() time.Duration                                { return e.period }
 func (e *external) feeds() time.Duration                                { return 0 }
+func (e *external) patience() time.Duration                             { return retryMost }
 func (e *external) feed(context.Context, map[string]Registration) error { return nil }
 
 // read: every instance of pgsteer's on the external node is this publisher's, since
@@ -186,7 +188,9 @@ type local struct {
 
 	requests *rate.Limiter // of all clusters
 
-	token    string                   // with which the instance was registered last
+	token    string // with which the instance was registered last
+	sidecar  string // where its sidecar listened last; empty: not known yet
+	readAt   topology.Mono
 	contrary map[string]topology.Mono // since when others' instances contradict what is decided
 	ended    map[string]bool          // instances that were written as ones without a node
 	left     leftovers
@@ -197,6 +201,10 @@ func (l *local) every() time.Duration { return l.o.ReadEvery }
 
 // feeds thrice within the shorter TTL.
 func (l *local) feeds() time.Duration { return min(l.s.TTL, l.s.PrimaryTTL, 30*time.Second) / 3 }
+
+// patience is short: a Consul agent that comes back says critical for a check whose TTL ran
+// out meanwhile, and to ask the one on this host in vain costs nothing.
+func (l *local) patience() time.Duration { return retryMost / 4 }
 
 func (l *local) read(ctx context.Context) (map[string]Registration, error, error) {
 	own, err := l.own(ctx)
@@ -225,7 +233,7 @@ func (l *local) own(ctx context.Context) (map[string]Registration, error) {
 	case err != nil:
 		return nil, err
 	}
-	checks, err := agent.ChecksWithFilterOpts("CheckID == "+strconv.Quote(l.id()), q)
+	checks, err := agent.ChecksWithFilterOpts(fmt.Sprintf("CheckID == %q or ServiceID == %q", l.id(), l.id()+sidecarSuffix), q)
 	if err != nil {
 		return nil, err
 	}
@@ -237,16 +245,17 @@ func (l *local) own(ctx context.Context) (map[string]Registration, error) {
 		r.Check = Check{Status: c.Status, Output: c.Output, Notes: c.Notes}
 	}
 	if l.s.Sidecar {
-		_, _, err := agent.Service(l.id()+sidecarSuffix, q)
+		sidecar, _, err := agent.Service(l.id()+sidecarSuffix, q)
 		if err != nil && !isMissing(err) {
 			return nil, err
 		}
-		r.Sidecar = err == nil
+		if r.Sidecar = err == nil; r.Sidecar {
+			l.sidecar = listens(sidecar)
+			r.outdated = r.outdated || !isChecked(checks, l.sidecar)
+		}
 	}
 	return map[string]Registration{r.ID: r}, nil
 }
-
-const sidecarSuffix = "-sidecar-proxy" // Consul's
 
 func (l *local) write(ctx context.Context, c change) error {
 	q, err := l.o.Client.Options(ctx, consul.Default)
@@ -290,6 +299,9 @@ func (l *local) definition(r Registration) *api.AgentServiceRegistration {
 	}
 	if r.Sidecar {
 		out.Connect = &api.AgentServiceConnect{SidecarService: &api.AgentServiceRegistration{}}
+		if r.ID == l.id() {
+			out.Connect.SidecarService.Checks = sidecarChecks(r.ID, l.sidecar)
+		}
 	}
 	return out
 }

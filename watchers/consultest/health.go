@@ -2,6 +2,7 @@ package consultest
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -299,14 +300,18 @@ func (a *Agent) maintain(req *http.Request, of serviceID, on bool) *http.Respons
 }
 
 // registerOwn registers a service of the agent's own, with one check and perhaps
-// its sidecar.
+// its sidecar, which has its service's port.
 func (a *Agent) registerOwn(req *http.Request, r Request) *http.Response {
 	var d struct {
 		agentService
 		Name  string
 		Check struct{ CheckID, Name, Notes, TTL, Status string }
 
-		Connect *struct{ SidecarService *struct{} }
+		Connect *struct {
+			SidecarService *struct {
+				Checks []struct{ Name, Notes string }
+			}
+		}
 	}
 	if err := json.Unmarshal(r.Body, &d); err != nil {
 		return respond(req, http.StatusBadRequest, []byte("Request decode failed: "+err.Error()), http.Header{})
@@ -328,6 +333,13 @@ func (a *Agent) registerOwn(req *http.Request, r Request) *http.Response {
 	if d.Connect != nil && d.Connect.SidecarService != nil {
 		s.ServiceID, s.ServiceName = d.ID+sidecarSuffix, d.Name+sidecarSuffix
 		a.register(s)
+		a.dropChecks(serviceID{AgentNode, s.ServiceID})
+		for i, c := range d.Connect.SidecarService.Checks {
+			a.setCheck(Check{
+				Node: AgentNode, CheckID: fmt.Sprintf("service:%s:%d", s.ServiceID, i+1), Name: c.Name, Notes: c.Notes, Status: "passing",
+				ServiceID: s.ServiceID, ServiceName: s.ServiceName,
+			})
+		}
 	}
 	return a.ok(req, nil)
 }
