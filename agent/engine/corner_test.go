@@ -141,7 +141,7 @@ func TestWake(t *testing.T) {
 	w.ask("b")
 	w.ask("c")
 	w.decide()
-	if want := word.Add(2 * sec); w.wake != want {
+	if want := word.Add(1900 * ms); w.wake != want {
 		t.Fatalf("wake in %s, want in %s", w.wake.Sub(w.now.Mono), want.Sub(w.now.Mono))
 	}
 	w = settled(t, patroni)

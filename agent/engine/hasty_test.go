@@ -18,9 +18,9 @@ func TestProbingFasterIsNoHastier(t *testing.T) {
 		verdict    topology.Verdict
 		after      time.Duration
 	}{
-		{"silent writer drains", patroni, func(w *world) { w.fails("a", topology.FailTimeout) }, "primary", "a", topology.Drain, 2 * sec},
+		{"silent writer drains", patroni, func(w *world) { w.fails("a", topology.FailTimeout) }, "primary", "a", topology.Drain, 1900 * ms},
 		{"silent writer ends, none", none, func(w *world) { w.fails("a", topology.FailTimeout) }, "primary", "a", topology.Down, 10 * sec},
-		{"silent replica drains", patroni, func(w *world) { w.fails("b", topology.FailTimeout) }, "replica", "b", topology.Drain, 2 * sec},
+		{"silent replica drains", patroni, func(w *world) { w.fails("b", topology.FailTimeout) }, "replica", "b", topology.Drain, 1900 * ms},
 		{"silent replica ends", patroni, func(w *world) { w.fails("b", topology.FailTimeout) }, "replica", "b", topology.Down, 10 * sec},
 		{"role unknown replica", patroni, func(w *world) { w.fails("b", topology.FailAuth) }, "replica", "b", topology.Drain, 3 * sec},
 		{"not streaming", patroni, func(w *world) { w.truth("b").Receiver.Running = topology.No }, "replica", "b", topology.Drain, 10 * sec},

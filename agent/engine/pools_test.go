@@ -484,7 +484,7 @@ func TestPortRule(t *testing.T) {
 	w.portOpen("c", 6432)
 	w.run(sec)
 	w.portFails("c", 6432, topology.FailTimeout)
-	w.run(900 * ms) // from the last answer on
+	w.run(800 * ms) // from the last answer on
 	w.want("reads", "c=up")
 	w.run(200 * ms)
 	w.want("reads", "c=drain/port")

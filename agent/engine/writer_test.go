@@ -148,7 +148,7 @@ func TestEveryOtherNodeIsHeardFirst(t *testing.T) {
 
 	w = newWorld(t, none)
 	w.fails("c", topology.FailTimeout)
-	w.run(1900 * ms)
+	w.run(1800 * ms)
 	w.wantWriter("")
 	w.run(200 * ms) // c is silent now
 	w.wantWriter("a")

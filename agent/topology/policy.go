@@ -80,7 +80,8 @@ type Policy struct {
 	AuthorityLost AuthorityLost
 	Pools         []Pool
 
-	// SilentAfter: a node that has not answered for this long takes no new session.
+	// SilentAfter: a node that has not answered for this long takes no new session
+	// once balancers have been told, for which the default leaves 100 ms of 2 s.
 	SilentAfter time.Duration
 	// KillAfter: silent for this long ends the sessions too: of replicas, and
 	// with authority none of the writer.
@@ -190,7 +191,7 @@ func DefaultPolicy() Policy {
 		Authority:       AuthorityNone,
 		AuthorityLost:   LostHold,
 		Pools:           DefaultPools(),
-		SilentAfter:     2 * time.Second,
+		SilentAfter:     1900 * time.Millisecond,
 		KillAfter:       10 * time.Second,
 		RefusedConfirm:  50 * time.Millisecond,
 		EvidenceMaxAge:  3 * time.Second,

@@ -25,8 +25,11 @@ type knocker struct {
 }
 
 const (
-	knockEvery   = 20 * time.Millisecond
-	knockPatient = 100 * time.Millisecond // a balancer that has no server hangs up sooner
+	knockEvery = 20 * time.Millisecond
+	// A balancer that has no server hangs up at once, which a busy machine shows late:
+	// a client is let in when it has been looked at this often and was not sent away.
+	knockLooks   = 5
+	knockPatient = 100 * time.Millisecond
 )
 
 func newKnocker(addr string) *knocker {
@@ -52,14 +55,17 @@ func (k *knocker) knock(ctx context.Context, addr string) {
 		return
 	}
 	defer func() { _ = c.Close() }()
-	if err := c.SetReadDeadline(at.Add(knockPatient)); err != nil {
-		return
+	for range knockLooks {
+		if err := c.SetReadDeadline(time.Now().Add(knockPatient)); err != nil {
+			return
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
 	}
-	if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.letIn = append(k.letIn, at)
-	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.letIn = append(k.letIn, at)
 }
 
 // last is when the last client between two moments was let in; the first of them when
@@ -78,12 +84,15 @@ func (k *knocker) last(from, until time.Time) time.Time {
 
 // BenchmarkFrozen is how long a writer that freezes, without a word to anybody, still
 // gets new sessions through HAProxy, with the defaults: design.md section 9 wants 2 s
-// at most. Another node is promoted a second later. One iteration is one freeze.
+// at most. It is counted from the moment at which all its processes stand still; a busy
+// machine takes a while until then, in which some of them go on answering, and that is
+// told beside it. Another node is promoted three seconds after. One iteration is one freeze.
 func BenchmarkFrozen(b *testing.B) {
 	labtest.Need(b, lab.NeedPostgres, lab.NeedHAProxy)
 	var k *knocker
+	var played *stage
 	sum, err := Run(b.Context(), Options{Calm: 500 * time.Millisecond, Events: slices.Repeat([]string{EventFreeze}, b.N), held: 1, beside: func(_ context.Context, s *stage) error {
-		k = newKnocker(s.write)
+		k, played = newKnocker(s.write), s
 		return nil
 	}})
 	if k != nil {
@@ -93,14 +102,17 @@ func BenchmarkFrozen(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var took []float64
-	for _, e := range sum.Events {
-		took = append(took, ms(k.last(e.down, e.writable).Sub(e.down)))
+	var took, freezing []float64
+	for i, e := range sum.Events { // whoever comes after the promotion may meet the new writer
+		took = append(took, ms(k.last(e.still, played.writers[i].until).Sub(e.still)))
+		freezing = append(freezing, ms(e.still.Sub(e.down)))
 	}
 	slices.Sort(took)
+	slices.Sort(freezing)
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(float64(len(took)), "events")
 	b.ReportMetric(quantile(took, 0.5), "let-in-until-p50-ms")
 	b.ReportMetric(quantile(took, 1), "let-in-until-max-ms")
+	b.ReportMetric(quantile(freezing, 1), "freezing-max-ms")
 	b.ReportMetric(float64(sum.WrongNode), "wrong-sessions")
 }

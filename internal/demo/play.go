@@ -77,7 +77,11 @@ func (s *stage) event(ctx context.Context, name string) (Event, error) {
 	case EventFreeze:
 		s.say("%s freezes; after 3 s another node is promoted, and then %s wakes, still writable", old.Name(), old.Name())
 		e.down = time.Now()
-		next, t, err = s.failover(ctx, old, old.Freeze, 3*time.Second)
+		next, t, err = s.failover(ctx, old, func() error {
+			err := old.Freeze() // process by process, so that it answers for a while yet
+			e.still = time.Now()
+			return err
+		}, 3*time.Second)
 	default:
 		err = fmt.Errorf("there is no such event; there are %s", strings.Join(Events, ", "))
 	}

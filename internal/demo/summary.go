@@ -57,6 +57,7 @@ type Event struct {
 	FailedWrites int `json:"failed_writes"`
 
 	down, writable, woken time.Time
+	still                 time.Time // a freeze was complete
 }
 
 // measure fills the summary from the clients' samples: held writers, new-session

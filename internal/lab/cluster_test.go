@@ -197,7 +197,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.After(10 * time.Second); !ok(); {
+	for end := time.After(30 * time.Second); !ok(); {
 		select {
 		case <-end:
 			t.Fatalf("never: %s", what)

@@ -110,6 +110,38 @@ func TestMissing(t *testing.T) {
 	}
 }
 
+// TestMissingPatroni: an environment whose interpreter or module is gone is none, and
+// its script tells nothing.
+func TestMissingPatroni(t *testing.T) {
+	labtest.Need(t, lab.NeedPostgres)
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	dir := filepath.Join(cache, "pgsteer", "lab", lab.NeedPatroni4)
+	script, python := filepath.Join(dir, "bin", "patroni"), filepath.Join(dir, "bin", "python")
+	module := filepath.Join(dir, "lib", "python3.11", "site-packages", lab.NeedPatroni4+".dist-info")
+	program := []byte("#!/nowhere/bin/python\n")
+	for _, step := range []struct {
+		name string
+		make func() error
+		good bool
+	}{
+		{"folders", func() error { return errors.Join(os.MkdirAll(filepath.Dir(script), 0o700), os.MkdirAll(module, 0o700)) }, false},
+		{"script", func() error { return os.WriteFile(script, program, 0o700) }, false},
+		{"link to no interpreter", func() error { return os.Symlink(filepath.Join(dir, "none"), python) }, false},
+		{"interpreter", func() error { return errors.Join(os.Remove(python), os.WriteFile(python, program, 0o700)) }, true},
+		{"no script", func() error { return os.Remove(script) }, true},
+		{"no module", func() error { return os.Remove(module) }, false},
+	} {
+		if err := step.make(); err != nil {
+			t.Fatal(err)
+		}
+		var missing *lab.Missing
+		if err := lab.Available(lab.NeedPatroni4); (err == nil) != step.good || err != nil && !errors.As(err, &missing) {
+			t.Errorf("%s: got %v", step.name, err)
+		}
+	}
+}
+
 // inside returns the processes that work in a folder.
 func inside(dir string) []string {
 	var pids []string

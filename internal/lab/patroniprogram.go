@@ -20,13 +20,15 @@ type patroniProgram struct {
 	args []string // before the configuration file
 }
 
-// findPatroni4 returns the Python environment of Patroni4.
+// findPatroni4 returns the Python environment of Patroni4. Its script bin/patroni is
+// not looked at, since nobody starts it.
 func findPatroni4() (string, error) {
 	if _, err := findPostgres(); err != nil {
 		return "", err
 	}
 	dir := cached(NeedPatroni4)
-	if !executable(filepath.Join(dir, "bin", "patroni")) {
+	installed, err := filepath.Glob(filepath.Join(dir, "lib", "python*", "site-packages", NeedPatroni4+".dist-info"))
+	if err != nil || len(installed) == 0 || !executable(patroni4Python(dir)) {
 		return "", &Missing{What: "Patroni " + Patroni4, How: "scripts/setup test"}
 	}
 	return dir, nil
@@ -60,5 +62,8 @@ func (l *Lab) patroni4() (patroniProgram, error) {
 		}
 		dir = to
 	}
-	return patroniProgram{path: filepath.Join(dir, "bin", "python"), args: []string{"-m", "patroni"}}, nil
+	return patroniProgram{path: patroni4Python(dir), args: []string{"-m", "patroni"}}, nil
 }
+
+// patroni4Python is the interpreter of an environment.
+func patroni4Python(dir string) string { return filepath.Join(dir, "bin", "python") }
