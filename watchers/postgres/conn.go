@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"errors"
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -114,7 +113,8 @@ type conn struct {
 	doubt   bool // guarded by set.mu: given up while an answer was due
 	ended   bool // guarded by set.mu: the server has closed, or the link is broken
 
-	ahead    []byte // read while idle; belongs to whoever reads
+	first    [1]byte // read while idle: enough to know that there is more
+	ahead    []byte  // what of first is unread; belongs to whoever reads
 	aheadErr error
 }
 
@@ -129,25 +129,21 @@ func (c *conn) giveUp() {
 // session says so at once, not when it is asked next. What comes in is kept for
 // the next Read, and stirred is called. No Read may run until stop has returned.
 func (c *conn) idle(stirred func()) (stop func()) {
-	if len(c.ahead) > 0 || c.aheadErr != nil {
+	if c.stirred() {
 		stirred()
 		return func() {}
 	}
+	_ = c.SetReadDeadline(time.Time{})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b := make([]byte, 512)
-		n, err := c.Conn.Read(b)
-		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-			return
+		if c.listen(); c.stirred() {
+			stirred()
 		}
-		c.ahead, c.aheadErr = b[:n], err
-		stirred()
 	}()
 	return func() {
 		_ = c.SetReadDeadline(time.Unix(1, 0)) // ends the Read; a closed socket has ended it already
 		<-done
-		_ = c.SetReadDeadline(time.Time{})
 	}
 }
 
@@ -193,12 +189,20 @@ func (c *conn) Close() error {
 		}
 		// A deadline for the kernel, no rule: it is never compared with evidence.
 		_ = c.SetDeadline(time.Now().Add(lingerFor))
-		go func() {
-			_, _ = io.Copy(io.Discard, readOnly{c})
-			c.drop()
-		}()
+		go c.linger()
 	})
 	return nil
+}
+
+// linger reads what still comes, and then lets go of the socket.
+func (c *conn) linger() {
+	b := make([]byte, 128)
+	for {
+		if _, err := c.Read(b); err != nil {
+			break
+		}
+	}
+	c.drop()
 }
 
 // drop lets go of the socket.
@@ -211,9 +215,6 @@ func (c *conn) drop() {
 		c.set.done.Done()
 	})
 }
-
-// readOnly keeps io.Copy from finding ways around conn.Read.
-type readOnly struct{ io.Reader }
 
 // halfClose sends FIN and reports whether reading on makes sense.
 func halfClose(c net.Conn) bool {

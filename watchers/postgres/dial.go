@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -22,7 +23,7 @@ import (
 type door struct {
 	o        *Options
 	address  topology.Address
-	settings map[string]string // the session's, sent with the login
+	settings map[string]string // the session's own, sent with the login; they never change
 	conns    *conns
 	gate     *gate
 	// class sorts what goes wrong behind the door; nil: classOf.
@@ -35,10 +36,7 @@ type door struct {
 // newDoor returns a door. heard is called when a connection that was given up
 // hears something: then somebody lives there and can be asked at once.
 func newDoor(o *Options, address topology.Address, heard func()) *door {
-	d := &door{
-		o: o, address: address, gate: new(gate),
-		settings: map[string]string{"application_name": "pgsteer", "client_encoding": "UTF8"},
-	}
+	d := &door{o: o, address: address, gate: new(gate)}
 	d.conns = newConns(func() {
 		d.mu.Lock()
 		d.tried = 0
@@ -48,18 +46,25 @@ func newDoor(o *Options, address topology.Address, heard func()) *door {
 	return d
 }
 
+// defaults are the settings of every connection. PG* variables of the environment
+// are looked at once, and count for nothing that an option can say.
+var defaults = sync.OnceValues(func() (*pgconn.Config, error) {
+	return pgconn.ParseConfig("host=replaced user=replaced dbname=replaced sslmode=disable")
+})
+
 // config returns the settings of one connection attempt, with the password of
-// this moment. PG* variables of the environment count for nothing that an
-// option can say.
+// this moment.
 func (d *door) config(password string, l *link) (*pgconn.Config, error) {
-	c, err := pgconn.ParseConfig("host=replaced user=replaced dbname=replaced sslmode=disable")
+	base, err := defaults()
 	if err != nil {
 		return nil, fmt.Errorf("connection settings of node %s: %w", d.o.Node, err)
 	}
+	c := base.Copy()
 	c.Host, c.Port = d.address.Host, d.address.Port
 	c.User, c.Database, c.Password = d.o.User, d.o.Database, password
 	c.Fallbacks, c.ValidateConnect, c.ConnectTimeout = nil, nil, 0
-	c.RuntimeParams = maps.Clone(d.settings)
+	c.RuntimeParams = map[string]string{"application_name": "pgsteer", "client_encoding": "UTF8"}
+	maps.Copy(c.RuntimeParams, d.settings)
 	if d.o.TLS != nil {
 		c.TLSConfig = d.o.TLS.Clone()
 		if c.TLSConfig.ServerName == "" {
@@ -118,10 +123,10 @@ func (d *door) crowded() int {
 	return 0
 }
 
-// login makes one connection, or says why not.
-func (d *door) login(ctx context.Context, timeout time.Duration) (*pgconn.PgConn, *link, *topology.Failure) {
+// login opens one session, or says why not.
+func (d *door) login(ctx context.Context, timeout time.Duration) (*wire, *topology.Failure) {
 	if n := d.crowded(); n > 0 {
-		return nil, nil, d.o.failure(topology.FailTimeout, fmt.Sprintf(
+		return nil, d.o.failure(topology.FailTimeout, fmt.Sprintf(
 			"%d earlier connections to %s are still unanswered, a further one is tried every %s", n, d.address, crowdedAgain))
 	}
 	password := d.o.Password()
@@ -130,16 +135,16 @@ func (d *door) login(ctx context.Context, timeout time.Duration) (*pgconn.PgConn
 		if f == nil {
 			f = d.o.failure(class, "the server is alive but refused the last login, the next one follows within a minute: "+text)
 		}
-		return nil, nil, f
+		return nil, f
 	}
 	l := &link{door: d}
 	c, err := d.config(password, l)
 	if err != nil {
-		return nil, nil, d.o.failure(topology.FailLocal, err.Error())
+		return nil, d.o.failure(topology.FailLocal, err.Error())
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	pg, err := pgconn.ConnectConfig(ctx, c)
+	w, err := l.login(ctx, c)
 	if err != nil {
 		class := d.sort(err)
 		if isTimeout(err) {
@@ -147,10 +152,24 @@ func (d *door) login(ctx context.Context, timeout time.Duration) (*pgconn.PgConn
 		}
 		text := fmt.Sprintf("login to %s as %s, database %s: %s", d.address, d.o.User, d.o.Database, plain(err))
 		d.gate.note(d.o.Now().Mono, class, password, text)
-		return nil, nil, d.o.failure(class, text)
+		return nil, d.o.failure(class, text)
+	}
+	return w, nil
+}
+
+// login logs in over the link.
+func (l *link) login(ctx context.Context, c *pgconn.Config) (*wire, error) {
+	var s *speaker
+	c.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
+		s = lend(r, w)
+		return s.Frontend
+	}
+	pg, err := pgconn.ConnectConfig(ctx, c)
+	if err != nil {
+		return nil, err
 	}
 	l.up.Store(true)
-	return pg, l, nil
+	return takeOver(ctx, pg, s, l)
 }
 
 // sort returns the class of a login's error.

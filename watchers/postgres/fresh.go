@@ -33,10 +33,10 @@ func (p *Prober) startLogin(ctx context.Context) {
 // was not tried, since too many are unanswered, and waits for its turn.
 func (p *Prober) freshLogin(ctx context.Context) (again bool) {
 	asked := p.o.Now()
-	pg, _, f := p.door.login(ctx, p.o.LoginTimeout)
+	w, f := p.door.login(ctx, p.o.LoginTimeout)
 	if f == nil {
 		p.seen(asked, topology.Probe{Kind: topology.ProbeLogin})
-		hangUp(pg)
+		w.hangUp()
 		p.sayLogin("", "")
 		return false
 	}

@@ -6,8 +6,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
@@ -27,8 +25,7 @@ type kept struct {
 	// one; zero: never.
 	patience time.Duration
 
-	pg      *pgconn.PgConn // nil: there is no session
-	link    *link
+	wire    *wire      // nil: there is no session
 	pending chan error // answer of the question that is open; nil: none is
 	cancel  context.CancelFunc
 	sentAt  topology.Clock // when the newest question was sent
@@ -37,15 +34,15 @@ type kept struct {
 // ask puts the question, over a new session if the old one was lost. The failure
 // is that of a login, err that of the statement.
 func (k *kept) ask(ctx context.Context) (f *topology.Failure, err error) {
-	for again := k.pg != nil; ; again = false {
-		if k.pg == nil {
-			k.pg, k.link, f = k.door.login(ctx, k.door.o.ConnectTimeout)
+	for again := k.wire != nil; ; again = false {
+		if k.wire == nil {
+			k.wire, f = k.door.login(ctx, k.door.o.ConnectTimeout)
 			if f != nil {
 				return f, nil
 			}
 		}
 		err = k.put(ctx)
-		if err == nil || k.pending != nil || k.pg == nil || !k.pg.IsClosed() {
+		if err == nil || k.pending != nil || k.wire == nil || !k.wire.over {
 			return nil, err
 		}
 		k.end()
@@ -72,9 +69,12 @@ func (k *kept) put(ctx context.Context) error {
 
 func (k *kept) send() {
 	ctx, cancel := context.WithCancel(context.Background())
-	pg, answer := k.pg, make(chan error, 1)
+	w, answer := k.wire, make(chan error, 1)
 	k.pending, k.cancel, k.sentAt = answer, cancel, k.door.o.Now()
-	go func() { answer <- pg.ExecParams(ctx, k.sql, k.args, nil, nil, nil).Read().Err }()
+	go func() {
+		_, err := w.query(ctx, k.sql, k.args)
+		answer <- err
+	}()
 }
 
 // await waits for the answer until its time is up.
@@ -96,26 +96,26 @@ func (k *kept) await(ctx context.Context) error {
 	return errPending
 }
 
-// idle calls stirred when the server says something unasked, as session.idle
-// does.
+// idle calls stirred when the server says something unasked. Nothing may be asked
+// until stop has returned.
 func (k *kept) idle(stirred func()) (stop func()) {
-	if k.pg == nil || k.pending != nil {
+	if k.wire == nil || k.pending != nil {
 		return func() {}
 	}
-	return k.link.conn.Load().idle(stirred)
+	return k.wire.sock.idle(stirred)
 }
 
 // end ends the session, if there is one, also while a question is open.
 func (k *kept) end() {
-	if k.pg == nil {
+	if k.wire == nil {
 		return
 	}
 	if k.pending != nil {
-		k.link.giveUp()
+		k.wire.sock.giveUp()
 		k.cancel()
 		<-k.pending
 		k.pending = nil
 	}
-	hangUp(k.pg)
-	k.pg, k.link = nil, nil
+	k.wire.hangUp()
+	k.wire = nil
 }

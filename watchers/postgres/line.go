@@ -28,11 +28,11 @@ type LineOptions struct {
 // is: with the dialing, the spacing of refused logins, the classes of failures and
 // the clean ends of a Prober's. It belongs to one goroutine.
 type Line struct {
-	o       LineOptions
-	door    *door
-	session *session // nil: there is none
-	holdTo  topology.Mono
-	held    *topology.Failure // why nothing is asked before holdTo
+	o      LineOptions
+	door   *door
+	wire   *wire // nil: there is no session
+	holdTo topology.Mono
+	held   *topology.Failure // why nothing is asked before holdTo
 }
 
 // NewLine returns a line, or every option that is missing. It dials nothing yet.
@@ -45,7 +45,7 @@ func NewLine(o LineOptions, heard func()) (*Line, error) {
 	o.setDefaults()
 	l := &Line{o: o}
 	l.door = newDoor(&l.o.Options, o.Address, heard)
-	l.door.settings["search_path"] = "pg_catalog"
+	l.door.settings = maps.Clone(ownNames)
 	maps.Copy(l.door.settings, o.Settings)
 	return l, nil
 }
@@ -71,7 +71,7 @@ func (l *Line) Ask(ctx context.Context, sql string, args ...string) ([][]byte, *
 }
 
 func (l *Line) ask(ctx context.Context, sql string, args []string) ([][]byte, *topology.Failure) {
-	fresh := l.session == nil
+	fresh := l.wire == nil
 	if fresh {
 		if f := l.open(ctx); f != nil {
 			return nil, f
@@ -98,11 +98,11 @@ func ended(c topology.FailureClass) bool {
 
 // open logs in and runs the opening statements.
 func (l *Line) open(ctx context.Context) *topology.Failure {
-	pg, link, f := l.door.login(ctx, l.o.ConnectTimeout)
+	w, f := l.door.login(ctx, l.o.ConnectTimeout)
 	if f != nil {
 		return f
 	}
-	l.session = &session{pg: pg, link: link, timeout: l.o.QueryTimeout}
+	l.wire = w
 	for _, sql := range l.o.Opening {
 		if _, err := l.put(ctx, sql, nil); err != nil {
 			return l.lost(err, sql+" at")
@@ -113,18 +113,18 @@ func (l *Line) open(ctx context.Context) *topology.Failure {
 
 // put sends one statement and reads its answer.
 func (l *Line) put(ctx context.Context, sql string, args []string) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.session.timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.o.QueryTimeout)
 	defer cancel()
 	values := make([][]byte, len(args))
 	for i, a := range args {
 		values[i] = []byte(a)
 	}
-	res := l.session.pg.ExecParams(ctx, sql, values, nil, nil, nil).Read()
-	if res.Err != nil {
-		return nil, res.Err
+	rows, err := l.wire.query(ctx, sql, values)
+	if err != nil {
+		return nil, err
 	}
 	var out [][]byte
-	for _, row := range res.Rows {
+	for _, row := range rows {
 		if len(row) != 1 {
 			return nil, fmt.Errorf("the answer has %d columns, one is expected", len(row))
 		}
@@ -152,17 +152,17 @@ func (l *Line) lost(err error, doing string) *topology.Failure {
 // notification or the end of the session. Nothing may be asked until stop has
 // returned.
 func (l *Line) Idle(stirred func()) (stop func()) {
-	if l.session == nil {
+	if l.wire == nil {
 		return func() {}
 	}
-	return l.session.idle(stirred)
+	return l.wire.sock.idle(stirred)
 }
 
 // end ends the session, if there is one; the next question opens another.
 func (l *Line) end(err error) {
-	if l.session != nil {
-		l.session.end(err)
-		l.session = nil
+	if l.wire != nil {
+		l.wire.end(err)
+		l.wire = nil
 	}
 }
 

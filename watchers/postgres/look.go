@@ -3,16 +3,13 @@ package postgres
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
 // Look is one session for a look at a server by hand.
 type Look struct {
 	door *door
-	pg   *pgconn.PgConn
-	link *link
+	wire *wire
 }
 
 // Login logs in once, as a prober with these options would, and says in a prober's
@@ -23,12 +20,12 @@ func Login(ctx context.Context, o Options) (*Look, *topology.Failure) {
 		return nil, o.failure(topology.FailLocal, err.Error())
 	}
 	d := newDoor(&o, o.Address, func() {})
-	pg, l, f := d.login(ctx, o.LoginTimeout)
+	w, f := d.login(ctx, o.LoginTimeout)
 	if f != nil {
 		d.conns.part()
 		return nil, f
 	}
-	return &Look{d, pg, l}, nil
+	return &Look{d, w}, nil
 }
 
 // Value asks a question whose answer is one row of one column.
@@ -40,13 +37,13 @@ func (l *Look) Ask(ctx context.Context, sql string, args ...string) (string, err
 	for i, a := range args {
 		values[i] = []byte(a)
 	}
-	b, err := one(l.pg.ExecParams(ctx, sql, values, nil, nil, nil))
+	b, err := one(l.wire.query(ctx, sql, values))
 	return string(b), err
 }
 
 // Probe asks what a prober asks, in this session.
 func (l *Look) Probe() (topology.Probe, error) {
-	s, err := newSession(l.pg, l.link, l.door.o.QueryTimeout)
+	s, err := newSession(l.wire, l.door.o.QueryTimeout)
 	if err != nil {
 		return topology.Probe{}, err
 	}
@@ -55,6 +52,6 @@ func (l *Look) Probe() (topology.Probe, error) {
 
 // Close ends the session so that PostgreSQL logs nothing.
 func (l *Look) Close() {
-	hangUp(l.pg)
+	l.wire.hangUp()
 	l.door.conns.part()
 }

@@ -39,25 +39,22 @@ func (p *Prober) inBurst() bool {
 // false when ctx has ended. A kept session that stirs meanwhile has been ended by
 // the server, so it is asked now; in a burst the next question finds that out.
 func (p *Prober) sleep(ctx context.Context) bool {
-	if p.loop.session != nil && !p.inBurst() && p.due() > p.o.Now().Mono {
-		defer p.loop.session.idle(p.ask.Set)()
-	}
 	for ctx.Err() == nil {
 		wait := p.due().Sub(p.o.Now().Mono)
 		if wait <= 0 {
 			return true
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		case <-p.plan.C(): // what was burst until now is to be watched
-			t.Stop()
-			return true
-		case <-p.ask.C():
+		var c *conn
+		if p.loop.session != nil && !p.inBurst() {
+			c = p.loop.session.wire.sock
+		}
+		asked, plan := p.bell.sleep(wait, c)
+		if asked {
 			p.loop.nextFull = min(p.loop.nextFull, max(p.o.Now().Mono, p.loop.hold))
 		}
-		t.Stop()
+		if plan { // what was burst until now is to be watched
+			return true
+		}
 	}
 	return false
 }
@@ -146,7 +143,7 @@ func (p *Prober) remember(ctx context.Context, probe topology.Probe) bool {
 // open makes the kept session. Its login is as good as a fresh one and is
 // reported as that too.
 func (p *Prober) open(ctx context.Context, asked topology.Clock) bool {
-	pg, link, f := p.door.login(ctx, p.o.ConnectTimeout)
+	w, f := p.door.login(ctx, p.o.ConnectTimeout)
 	if f != nil {
 		if ctx.Err() == nil {
 			p.refused(asked, f)
@@ -157,7 +154,7 @@ func (p *Prober) open(ctx context.Context, asked topology.Clock) bool {
 	p.loop.nextLogin = p.o.Now().Mono.Add(p.o.LoginEvery)
 	p.seen(asked, topology.Probe{Kind: topology.ProbeLogin})
 	question := p.o.Now()
-	s, err := newSession(pg, link, p.o.QueryTimeout)
+	s, err := newSession(w, p.o.QueryTimeout)
 	if err != nil {
 		p.lose(question, err, topology.ProbeFull)
 		return false

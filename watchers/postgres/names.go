@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"sync"
 )
 
@@ -20,6 +21,9 @@ type names struct {
 // Lookup returns the addresses of a host, by the name server or from memory.
 func (n *names) Lookup(ctx context.Context, host string) ([]string, error) {
 	addrs, err := n.lookup(ctx, host)
+	if _, noAddress := netip.ParseAddr(host); noAddress == nil {
+		return addrs, err // nothing of it can be forgotten
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err == nil {

@@ -25,7 +25,7 @@ type Ports map[uint16]topology.PortCheck
 // before Run. The map must not change afterwards.
 func (p *Prober) SetPorts(ports Ports) {
 	p.ports.Store(&ports)
-	p.plan.Set()
+	p.bell.replan()
 }
 
 // portRun is a port's running check.
@@ -106,7 +106,7 @@ func (c *check) throughBouncer(ctx context.Context) (*topology.Failure, time.Dur
 	if f == nil {
 		return nil, 0
 	}
-	if f.Class == topology.FailTimeout && c.kept.pg == nil {
+	if f.Class == topology.FailTimeout && c.kept.wire == nil {
 		return f, startingAgain // each further login is a line in PgBouncer's log
 	}
 	return f, holdAfter(f.Class)

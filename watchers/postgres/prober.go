@@ -138,13 +138,15 @@ type Prober struct {
 	door   *door // of the kept session and the fresh logins
 	pace   atomic.Int32
 	ports  atomic.Pointer[Ports]
-	ask    watchers.Nudge // ask again now
-	plan   watchers.Nudge // the pace or the ports have changed
-	writes *writes        // nil: nothing is written
+	bell   *bell   // wakes the goroutine of Run
+	writes *writes // nil: nothing is written
 
 	loop  loop           // belongs to the goroutine of Run
 	fresh fresh          // belongs to the goroutine of the fresh login
 	tasks sync.WaitGroup // that goroutine, and those of the checks
+	// turn puts questions in a goroutine that ends with the answer, and its stack
+	// with it: that of the one that sleeps stays as small as a stack can be.
+	turn sync.WaitGroup
 
 	mu     sync.Mutex // guards the order of the observations
 	report func(topology.Observation)
@@ -160,9 +162,9 @@ func New(o Options) (*Prober, error) {
 	}
 	o.setDefaults()
 	o.Logger = o.Logger.With("cluster", o.Cluster, "node", o.Node, "address", o.Address.String())
-	p := &Prober{o: o, ask: watchers.NewNudge(), plan: watchers.NewNudge()}
-	p.door = newDoor(&p.o, o.Address, p.ask.Set)
-	p.door.settings["search_path"] = "pg_catalog"
+	p := &Prober{o: o, bell: newBell()}
+	p.door = newDoor(&p.o, o.Address, p.bell.ask)
+	p.door.settings = ownNames
 	p.loop.ports = make(map[uint16]portRun)
 	_, err := p.door.config("", &link{door: p.door})
 	if err == nil && o.WriteProbe != "" {
@@ -174,17 +176,20 @@ func New(o Options) (*Prober, error) {
 	return p, nil
 }
 
+// ownNames keeps the names in the probe's statements from meaning something else.
+var ownNames = map[string]string{"search_path": "pg_catalog"}
+
 // SetPace changes how often the node is asked. It never blocks and may be called
 // by any goroutine at any time, also before Run.
 func (p *Prober) SetPace(pace Pace) {
 	if Pace(p.pace.Swap(int32(pace))) != pace {
-		p.plan.Set()
+		p.bell.replan()
 	}
 }
 
 // Nudge asks for a full probe now, unless the server's last answer keeps
 // attempts back. It never blocks.
-func (p *Prober) Nudge() { p.ask.Set() }
+func (p *Prober) Nudge() { p.bell.ask() }
 
 // Run probes until ctx ends; it returns nil then, after every connection has
 // been closed. It may be called once.
@@ -195,9 +200,11 @@ func (p *Prober) Run(ctx context.Context, report func(topology.Observation)) err
 	if p.writes != nil {
 		p.tasks.Go(p.writes.run)
 	}
+	defer context.AfterFunc(ctx, p.bell.wake)()
 	for p.sleep(ctx) {
 		p.followPorts(ctx)
-		p.step(ctx)
+		p.turn.Go(func() { p.step(ctx) })
+		p.turn.Wait()
 	}
 	if p.writes != nil {
 		p.writes.close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -43,7 +44,7 @@ func newWrites(p *Prober, table string) (*writes, error) {
 	stir := watchers.NewNudge()
 	d := newDoor(&p.o, p.o.Address, stir.Set)
 	d.gate = p.door.gate // the same role at the same server
-	d.settings["search_path"] = "pg_catalog"
+	d.settings = maps.Clone(ownNames)
 	d.settings["synchronous_commit"] = "local"              // a missing standby is no hanging disk
 	d.settings["statement_timeout"] = writeTimeout.String() // "2s", as PostgreSQL reads it
 	d.settings["lock_timeout"] = (writeTimeout / 2).String()
@@ -128,7 +129,7 @@ func (w *writes) ask(ctx context.Context) (*topology.Failure, time.Duration) {
 	case stalls(state.Code):
 		return o.failure(topology.FailTimeout, text), startingAgain
 	case state.Code == "25006": // read_only_sql_transaction
-		w.check.p.ask.Set() // the role has changed: the probe is asked now
+		w.check.p.bell.ask() // the role has changed: the probe is asked now
 		return o.failure(topology.FailProtocol, text), 0
 	case classOfState(state.Code) == topology.FailProtocol || state.Code == "42501":
 		return o.failure(topology.FailProtocol, fmt.Sprintf(

@@ -54,6 +54,7 @@ type Source struct {
 	o     Options
 	nudge watchers.Nudge
 
+	follow    func()     // has the names asked for again and again
 	mu        sync.Mutex // guards what follows and the order of reports
 	report    func(topology.Observation)
 	seq       uint64
@@ -104,10 +105,9 @@ func (s *Source) Nudge() { s.nudge.Set() }
 
 // Run runs the source until ctx ends or the source does.
 func (s *Source) Run(ctx context.Context, report func(topology.Observation)) error {
-	s.report = report
 	ctx, cancel := context.WithCancel(ctx)
 	var refresher sync.WaitGroup
-	refresher.Go(func() { s.refresh(ctx) })
+	s.report, s.follow = report, sync.OnceFunc(func() { refresher.Go(func() { s.refresh(ctx) }) })
 	err := s.inner.Run(ctx, s.observe)
 	cancel()
 	refresher.Wait()
@@ -128,6 +128,9 @@ func (s *Source) observe(o topology.Observation) {
 		return
 	}
 	s.newest = &o
+	if len(s.names()) > 0 { // most lists have none, and a goroutine for nothing costs too
+		s.follow()
+	}
 	open := s.open()
 	if len(open) > 0 || !s.delivered { // what Know told is asked for too
 		s.nudge.Set()
