@@ -95,22 +95,26 @@ type Agent struct {
 	started time.Time
 	consuls map[string]*consul.Client // by madeOf; owned by New, then by the goroutine of Run
 
-	mu        sync.Mutex // guards everything below; nobody waits for anything while holding it
-	parts     map[string]*part
-	clusters  map[string]*cluster
-	configErr error
-	configAt  time.Time
+	mu       sync.Mutex // guards everything below; nobody waits for anything while holding it
+	parts    map[string]*part
+	clusters map[string]*cluster
+	// generations are the last ones of clusters that are gone: one that comes back counts on,
+	// since a sink that did not notice takes a lower one for older than what it has.
+	generations map[string]uint64
+	configErr   error
+	configAt    time.Time
 }
 
 // New reads the configuration, builds every part and binds every listener. On
 // an error nothing is left open. What New opened is closed by Run.
 func New(o Options) (*Agent, error) {
 	o = o.withDefaults()
+	boundGarbage(o.Getenv)
 	a := &Agent{
 		o: o, log: o.Logger, now: topology.NewTicker(o.Clock), started: o.Clock(),
 		systemd: systemd.Notifier{Logger: o.Logger},
 		reloads: make(chan chan error), failed: make(chan error, 1),
-		parts: make(map[string]*part), clusters: make(map[string]*cluster),
+		parts: make(map[string]*part), clusters: make(map[string]*cluster), generations: make(map[string]uint64),
 	}
 	cfg, err := a.load()
 	if err != nil {

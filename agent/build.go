@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -77,7 +78,9 @@ func (a *Agent) plans(cfg *config.Config) ([]plan, error) {
 
 // planned is a part that listens nowhere.
 func planned(name string, made any, build func() (*part, error)) plan {
-	return plan{name: name, made: fmt.Sprintf("%#v", made), make: build}
+	h := sha256.New() // of a cluster the text is long, and there may be thousands
+	fmt.Fprintf(h, "%#v", made)
+	return plan{name: name, made: string(h.Sum(nil)), make: build}
 }
 
 // planListeners are the parts that bind an address.

@@ -48,7 +48,9 @@ type cluster struct {
 	confirmed topology.Mono
 }
 
-// run decides until ctx ends. Ending changes nothing that was published.
+// run decides until ctx ends, or until a source does, which is a fault: one that
+// is gone would be taken for one that is calm. Ending changes nothing that was
+// published.
 func (c *cluster) run(ctx context.Context) error {
 	defer close(c.over)
 	defer c.tap.Close(cutByEnd)
@@ -65,6 +67,11 @@ func (c *cluster) run(ctx context.Context) error {
 			c.drain()
 		case <-c.wake.C():
 		case <-timer.C:
+		case err := <-c.watch.faults:
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil // one that was left behind in a reload says nothing more
 		}
 		next := c.decide(ctx)
 		timer.Reset(time.Duration(next - c.now().Mono))
@@ -129,7 +136,7 @@ func (c *cluster) decide(ctx context.Context) topology.Mono {
 	c.remember(now)
 	c.tap.Decided(tap.Decided{At: now, Snapshot: snap, Saved: c.saved})
 	c.watch.check(policy)
-	c.watch.follow(ctx, c.state.Nodes(), demand)
+	c.watch.follow(ctx, snap.Nodes, demand)
 	if demand.Confirm && now.Mono.Sub(c.confirmed) >= confirmEvery {
 		c.confirmed = now.Mono
 		c.watch.confirm()
@@ -195,28 +202,33 @@ func (a *Agent) buildCluster(cfg *config.Config, cl config.Cluster, client *cons
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s cannot be watched: %w", cl.Name, err)
 	}
+	c := a.newCluster(cfg, cl, w)
+	return &part{
+		begin: func() { a.adopt(c) },
+		run:   func(ctx context.Context) error { return runCluster(ctx, c) },
+		live:  w.takeNodes,
+	}, nil
+}
+
+func (a *Agent) newCluster(cfg *config.Config, cl config.Cluster, w *watch) *cluster {
 	c := &cluster{
-		name: cl.Name, wake: watchers.NewNudge(), inbox: make(chan topology.Observation, 16), over: make(chan struct{}),
+		name: cl.Name, wake: watchers.NewNudge(), inbox: make(chan topology.Observation, 4), over: make(chan struct{}),
 		now: a.now, views: &a.views, save: a.store.put, log: w.log, watch: w,
 		maintenance: func() topology.Maintenance { return a.book.Set().Of(cl.Name) },
 	}
 	w.report, w.bursts = c.report, &a.bursts
 	policy := cfg.Policy(cl.Name)
 	c.policy.Store(&policy)
-	return &part{
-		begin: func() { a.adopt(c) },
-		run:   func(ctx context.Context) error { return runCluster(ctx, c, w) },
-		live:  w.takeNodes,
-	}, nil
+	return c
 }
 
 // adopt gives a cluster its state: by what its predecessor in this process
 // knew, or by what an earlier process saved. Either holds and admits nobody.
 func (a *Agent) adopt(c *cluster) {
 	a.mu.Lock()
-	old := a.clusters[c.name]
+	old, generation := a.clusters[c.name], a.generations[c.name]
 	a.mu.Unlock()
-	o := engine.Options{Cluster: c.name, NodeSources: c.watch.nodeSources(), Start: a.now()}
+	o := engine.Options{Cluster: c.name, NodeSources: c.watch.nodeSources(), Start: a.now(), Generation: generation}
 	if v := a.views.Get(c.name); v != nil {
 		o.Generation = v.Snapshot.Generation
 	}
@@ -250,15 +262,12 @@ func (c *cluster) handover() *topology.Saved {
 
 // runCluster runs the state goroutine and the sources until ctx ends, or until
 // one of them fails.
-func runCluster(ctx context.Context, c *cluster, w *watch) error {
+func runCluster(ctx context.Context, c *cluster) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ends := make(chan error, 2)
-	go func() { ends <- w.run(ctx, c.report(ctx)) }()
-	go func() { ends <- c.run(ctx) }()
-	err := ended(ctx, <-ends)
+	c.watch.begin(ctx, c.report(ctx))
+	err := ended(ctx, c.run(ctx))
 	cancel()
-	<-ends
-	w.wg.Wait()
+	c.watch.wg.Wait()
 	return err
 }

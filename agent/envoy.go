@@ -52,14 +52,14 @@ func (a *Agent) buildXDS(cfg *config.Config) (*part, error) {
 	}
 	srv := xds.New(xds.Options{
 		Views: &a.views, Now: a.now, Clusters: a.clusterNames, Logger: a.log.With("component", partXDS),
-		Settings: envoySettings(cfg), Memory: listenersFile(filepath.Join(a.store.dir, "envoy-listeners.json")), TLS: given,
+		Settings: a.envoySettings(cfg), Memory: listenersFile(filepath.Join(a.store.dir, "envoy-listeners.json")), TLS: given,
 		Files: cfg.Envoy.Files, AnyNode: cfg.Envoy.TLS.NodeIdentity == config.IdentityAny,
 	})
 	p, err := a.served(partXDS, cfg.Listen.XDS, srv.Run)
 	if err != nil {
 		return nil, err
 	}
-	p.live = func(cfg *config.Config) { srv.Reconfigure(envoySettings(cfg)) }
+	p.live = func(cfg *config.Config) { srv.Reconfigure(a.envoySettings(cfg)) }
 	p.envoys = srv.Status
 	p.status = func() []status.Sink {
 		sink := envoyStatus(srv.Status())
@@ -89,7 +89,7 @@ func (f listenersFile) Load() ([]byte, error) {
 // Save replaces the file.
 func (f listenersFile) Save(b []byte) error { return statefile.Write(string(f), b) }
 
-func envoySettings(cfg *config.Config) xds.Settings {
+func (a *Agent) envoySettings(cfg *config.Config) xds.Settings {
 	listen := make(map[string]topology.Address)
 	sessions := make(map[string]resources.Sessions)
 	anyZone := make(map[string]bool)
@@ -109,6 +109,7 @@ func envoySettings(cfg *config.Config) xds.Settings {
 		ConnectTimeout: cfg.Envoy.ConnectTimeout,
 		ServerTLS:      resources.ServerTLS{CA: cfg.Envoy.ServerCA, Name: cfg.Envoy.ServerName},
 		Check:          resources.Check{Address: address(cfg.Checks()), Interval: cfg.Envoy.CheckInterval},
+		Saved:          a.savedVerdict,
 		Sessions:       func(cluster, pool string) resources.Sessions { return sessions[resources.Name(cluster, pool)] },
 		AnyZone:        func(cluster, pool string) bool { return anyZone[resources.Name(cluster, pool)] },
 		Refuse:         func(cluster, pool string) topology.Address { return refuse[resources.Name(cluster, pool)] },

@@ -118,7 +118,7 @@ func TestEnvoySettingsOfZones(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := envoySettings(cfg)
+	s := new(Agent).envoySettings(cfg)
 	if s.AnyZone("main", "near") || !s.AnyZone("main", "far") {
 		t.Error("prefer_zone: false is not what Envoys get")
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/config"
 	"github.com/pgsteer/pgsteer/agent/topology"
-	"github.com/pgsteer/pgsteer/watchers/resolve"
 )
 
 func TestASourceThatEndsIsNotSilent(t *testing.T) {
@@ -20,17 +19,22 @@ func TestASourceThatEndsIsNotSilent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n1, n2 := newNode(t, primary), newNode(t, replica)
 			r := newRig(t)
-			r.write(base, listen(), "clusters:\n", clusterText("main", n1, n2))
+			r.write(base, listen(), "clusters:\n", clusterText("main", n1, n2), clusterText("odd", n1, n2))
 			a, err := r.new()
 			if err != nil {
 				t.Fatal(err)
 			}
+			cl, _ := a.cfg.Load().Cluster("odd")
+			w, err := newWatch(cl, nil, a.now, a.log)
+			if err != nil {
+				t.Fatal(err)
+			}
 			over := make(chan struct{})
-			w := &watch{sources: make(map[topology.SourceID]*resolve.Source), now: a.now, log: a.log, faults: make(chan error, 1)}
 			w.add(topology.SourceID{Kind: topology.SourceFile, Name: "odd"}, ending{over, end})
+			c := a.newCluster(a.cfg.Load(), cl, w)
 			a.parts[partCluster+"odd"] = &part{
-				name: partCluster + "odd",
-				run:  func(ctx context.Context) error { return w.run(ctx, func(topology.Observation) {}) },
+				name: partCluster + "odd", begin: func() { a.adopt(c) },
+				run: func(ctx context.Context) error { return runCluster(ctx, c) },
 			}
 			r.agent = a
 			done := make(chan error, 1)

@@ -85,6 +85,9 @@ func (a *Agent) applyLive(cfg *config.Config) {
 	for name, c := range a.clusters {
 		if _, ok := cfg.Cluster(name); !ok {
 			delete(a.clusters, name)
+			if v := a.views.Get(name); v != nil {
+				a.generations[name] = v.Snapshot.Generation
+			}
 			a.views.Delete(name)
 			continue
 		}

@@ -268,6 +268,62 @@ func TestClustersComeAndGo(t *testing.T) {
 	r.settled("two", "n1", "n2")
 }
 
+// A cluster that goes and comes back counts its generations on: to a sink that did not
+// notice, a lower one is of before.
+func TestAClusterThatComesBackCountsOn(t *testing.T) {
+	n1, n2 := newNode(t, primary), newNode(t, replica)
+	m1, m2 := newNode(t, primary), newNode(t, replica)
+	r := newRig(t)
+	one := []string{base, listen(), "clusters:\n", clusterText("main", n1, n2)}
+	r.write(append(one, clusterText("two", m1, m2))...)
+	r.up()
+	var all []uint64
+	for range 4 {
+		r.settled("two", "n1", "n2")
+		all = append(all, r.generation("two"))
+		for _, texts := range [][]string{one, append(one, clusterText("two", m1, m2))} {
+			r.write(texts...)
+			if err := r.reload(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, g := range all[1:] {
+		if g <= all[i] {
+			t.Fatalf("its generations were %d when it was settled", all)
+		}
+	}
+}
+
+// A cluster that could not be stopped in a reload, and goes on later, publishes nothing beside
+// its successor.
+func TestAClusterLeftBehindSaysNothing(t *testing.T) {
+	r := newRig(t)
+	r.write(base, listen(), "clusters:\n", clusterText("main", newNode(t, primary), newNode(t, replica)))
+	r.up()
+	r.settled("main", "n1", "n2")
+	changes := r.agent.views.Subscribe()
+	defer changes.Close()
+	changes.Take()
+	<-changes.Ready()
+	cfg := r.agent.cfg.Load()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 {
+		p, err := r.agent.buildCluster(cfg, cfg.Clusters[0], nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.begin()
+		if err := p.run(over); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names := changes.Take(); len(names) > 0 {
+		t.Errorf("%v was published by one whose time was over", names)
+	}
+}
+
 func TestAChangedSourceRestartsThatClusterAloneAndHoldsItsWriter(t *testing.T) {
 	n1, n2, m1, m2 := newNode(t, primary), newNode(t, replica), newNode(t, primary), newNode(t, replica)
 	r := newRig(t)

@@ -195,17 +195,11 @@ func (w *watch) nodeSources() []topology.SourceID {
 	})
 }
 
-// run runs the sources until ctx ends, or until one of them ends by itself,
-// which is a fault: a source that is gone would be taken for one that is calm.
-func (w *watch) run(ctx context.Context, report func(topology.Observation)) error {
+// begin starts the sources, which run until ctx ends. One that ends by itself is
+// among faults.
+func (w *watch) begin(ctx context.Context, report func(topology.Observation)) {
 	for id, s := range w.sources {
 		w.wg.Go(func() { w.fault(ctx, id.String(), s.Run(ctx, report)) })
-	}
-	select {
-	case err := <-w.faults:
-		return err
-	case <-ctx.Done():
-		return nil
 	}
 }
 

@@ -164,3 +164,17 @@ func TestEnvoyChangesAgents(t *testing.T) {
 	c.cut(held, time.Now())
 	c.reach("n2")
 }
+
+// TestEnvoyMovedWriter: the sessions to a writer's old address end although its name stays
+// and nobody saw it down, and new ones reach the new address.
+func TestEnvoyMovedWriter(t *testing.T) {
+	c := newCluster(t)
+	c.decide("", up, down)
+	startEnvoy(t, BootstrapOptions{Servers: []topology.Address{mustParse(t, c.rig.addr)}})
+	held := c.reachAll("n1", 10)
+	c.a = newBackend(t, "n1 elsewhere")
+	since := time.Now()
+	c.decide("", up, down)
+	t.Logf("10 sessions ended after %v", c.cut(held, since))
+	c.live("at the new address", c.reachAll("n1 elsewhere", 1))
+}

@@ -141,13 +141,5 @@ func FuzzRequests(f *testing.F) {
 
 func fuzzSet(t *testing.T, verdicts ...topology.Verdict) *encoded {
 	t.Helper()
-	set, err := resources.Build(decision("main", 1, verdicts...), resources.Settings{Listen: listenAnywhere})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := encode(set)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
+	return setOf(t, decision("main", 1, verdicts...), resources.Settings{})
 }

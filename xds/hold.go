@@ -32,6 +32,8 @@ type Memory interface {
 type standing struct {
 	// Writer whom the listener was made for, nil for a read pool.
 	Writer *string `json:"writer,omitempty"`
+	// At is the writer's address then, "" for none and when an older pgsteer did not say.
+	At string `json:"at,omitempty"`
 	// Release is the operator's word when it was made, see Options.Release.
 	Release string `json:"release"`
 	Bytes   []byte `json:"bytes"`
@@ -117,8 +119,8 @@ func (h *hold) drop(key string) {
 func clusterOfKey(key string) string { return clusterOf(strings.TrimPrefix(key, ofCluster)) }
 
 // keep replaces listeners of a new set by those that stand, where these may not
-// change yet. writers has the writers of write pools.
-func (h *hold) keep(next map[string]*resource, writers map[string]string) {
+// change yet. writers has the writers of write pools, and at tells where a node is.
+func (h *hold) keep(next map[string]*resource, writers map[string]string, at func(node string) string) {
 	changed := false
 	for name, r := range next {
 		if named(name) {
@@ -126,15 +128,19 @@ func (h *hold) keep(next map[string]*resource, writers map[string]string) {
 		}
 		wanted := standing{Release: h.release, Bytes: r.wire.GetResource().GetValue()}
 		if w, write := writers[name]; write {
-			wanted.Writer = &w
+			wanted.Writer, wanted.At = &w, at(w)
 		}
 		old, stands := h.at(name)
 		free := !stands || old.Release != h.release || !sameWriter(old.Writer, wanted.Writer) && endsAnyway(old)
 		if free || bytes.Equal(old.Bytes, wanted.Bytes) {
-			changed = changed || free
+			changed = changed || free || old.At != wanted.At
 			h.set(name, wanted)
 			h.note(name, false)
 			continue
+		}
+		if old.At != wanted.At && sameWriter(old.Writer, wanted.Writer) {
+			old.At, changed = wanted.At, true
+			h.set(name, old)
 		}
 		next[name] = resourceOf(kindListener, name, old.Bytes)
 		h.note(name, true)

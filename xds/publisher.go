@@ -31,8 +31,8 @@ type publisher struct {
 	settings resources.Settings
 	hold     *hold
 	files    *files // nil: none
-	news     bool   // for files
 	leaving  leaving
+	moves    moves
 	changed  chan Settings // newer settings
 	now      topology.Ticker
 	log      *slog.Logger
@@ -40,9 +40,10 @@ type publisher struct {
 
 	published map[string]*publication // by cluster
 	pending   map[string]settling
-	anew      []string // clusters that are to be published by newer settings
+	anew      []string            // clusters that are to be published by newer settings
+	toFiles   map[string]*encoded // clusters that changed since files were told; nil: gone
+	tell      bool                // there is something to tell them
 	started   bool
-	complete  bool          // every cluster was known at one time
 	recount   bool          // which clusters are known may have changed
 	openAt    topology.Mono // when answers are given although clusters are not known
 
@@ -52,11 +53,13 @@ type publisher struct {
 
 // publication is what stands at Envoy for one cluster.
 type publication struct {
-	urgent   uint64 // the snapshot's urgent generation
-	set      *encoded
-	writers  map[string]string
-	checked  map[string][]resources.Host
-	warnings []string
+	generation uint64 // the snapshot's
+	urgent     uint64 // and its urgent one
+	older      uint64 // the last generation that came after it and is none
+	set        *encoded
+	writers    map[string]string
+	checked    map[string][]resources.Host
+	warnings   []string
 }
 
 // settling is a change that waits.
@@ -67,7 +70,7 @@ func newPublisher(o Options, st *store) *publisher {
 		views: o.Views, clusters: o.Clusters, now: o.Now, log: o.Logger, store: st,
 		hold:      newHold(o.Memory, o.Settings.Release, o.Logger),
 		published: make(map[string]*publication), pending: make(map[string]settling),
-		leaving: make(leaving), changed: make(chan Settings, 1),
+		leaving: make(leaving), moves: make(moves), changed: make(chan Settings, 1), toFiles: make(map[string]*encoded),
 	}
 	p.set(o.Settings)
 	if o.Files != "" {
@@ -121,17 +124,20 @@ func (p *publisher) run(ctx context.Context) {
 	}
 }
 
-// tellFiles hands over what is published, once that is complete.
+// tellFiles hands over what changed, from when Envoys are answered on.
 func (p *publisher) tellFiles() {
-	if p.files == nil || !p.complete || !p.news { // a file without a cluster would remove it
+	if p.files == nil || !p.started || !p.tell {
 		return
 	}
-	p.news = false
-	sets := make(map[string]*encoded, len(p.published))
-	for cluster, pub := range p.published {
-		sets[cluster] = pub.set
+	p.files.put(p.toFiles, p.waiting)
+	p.toFiles, p.tell = make(map[string]*encoded), false
+}
+
+// noteFiles has files told of a cluster's newest set, nil when it is gone.
+func (p *publisher) noteFiles(cluster string, set *encoded) {
+	if p.files != nil {
+		p.toFiles[cluster], p.tell = set, true
 	}
-	p.files.put(sets)
 }
 
 // take publishes a cluster's newest decision, or lets it settle.
@@ -216,15 +222,19 @@ func (p *publisher) untilDue() time.Duration {
 // which nothing is known, leave what stands.
 func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 	delete(p.pending, cluster)
+	if p.overtaken(cluster, snap) {
+		return
+	}
 	checked := p.hold.checked(cluster) // from before a start
 	if old := p.published[cluster]; old != nil {
 		checked = old.checked
 	}
 	if at, again := p.leaving.note(snap, checked, p.settings.Check.Interval, p.now().Mono); again {
-		p.pending[cluster] = settling{at, at}
+		p.again(cluster, at)
 	}
+	snap = p.apart(snap)
 	set, err := resources.Build(snap, p.settings)
-	if err == nil && len(set.Withheld) > 0 && p.published[cluster] == nil {
+	if err == nil && len(set.Withheld)+len(set.Unsure) > 0 && p.published[cluster] == nil {
 		return // not known yet: the cluster goes on waiting
 	}
 	if err == nil {
@@ -238,8 +248,8 @@ func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 		p.log.Error("a decision cannot be expressed for Envoy; what was served last stays", "cluster", cluster, "error", err)
 		return
 	}
-	p.hold.keep(next[kindListener], set.Writers)
-	pub := &publication{urgent: snap.Urgent, set: next, writers: set.Writers, checked: set.Checked, warnings: set.Warnings}
+	p.hold.keep(next[kindListener], set.Writers, func(node string) string { return addressOf(snap, node) })
+	pub := &publication{generation: snap.Generation, urgent: snap.Urgent, set: next, writers: set.Writers, checked: set.Checked, warnings: set.Warnings}
 	if old := p.published[cluster]; old != nil {
 		next.keep(old.set, set.Withheld)
 		for _, pool := range set.Withheld {
@@ -254,10 +264,34 @@ func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 	p.hold.forget(cluster, next)
 	p.warn(cluster, pub)
 	p.recount = p.recount || p.published[cluster] == nil
-	p.published[cluster], p.news = pub, true
+	p.published[cluster] = pub
+	p.noteFiles(cluster, next)
 	if n := p.store.apply(cluster, next); n > 0 {
 		p.log.Debug("served to Envoys", "cluster", cluster, "generation", snap.Generation, "resources", n)
 	}
+}
+
+// again has a cluster looked at at a moment, or earlier.
+func (p *publisher) again(cluster string, at topology.Mono) {
+	if w, waits := p.pending[cluster]; !waits || at < w.due {
+		p.pending[cluster] = settling{at, at}
+	}
+}
+
+// overtaken reports whether a decision is older than what is published, as one of a
+// predecessor that was left behind in a reload. It changes nothing, and is looked at again,
+// since a newer one in its place may wake nobody.
+func (p *publisher) overtaken(cluster string, snap *topology.Snapshot) bool {
+	old := p.published[cluster]
+	if old == nil || snap.Generation >= old.generation {
+		return false
+	}
+	p.again(cluster, p.now().Mono.Add(settleQuiet))
+	if old.older != snap.Generation {
+		old.older = snap.Generation
+		p.log.Warn("a decision is older than what is served to Envoys, and is not served", "cluster", cluster, "generation", snap.Generation, "served", old.generation)
+	}
+	return true
 }
 
 // warn logs what was left out, when that changed.
@@ -283,7 +317,9 @@ func (p *publisher) remove(cluster string) {
 		return
 	}
 	delete(p.published, cluster)
-	p.news, p.recount = true, true
+	p.moves.drop(cluster)
+	p.recount = true
+	p.noteFiles(cluster, nil)
 	p.hold.forget(cluster, nil)
 	p.store.apply(cluster, nil)
 }
@@ -295,7 +331,7 @@ func (p *publisher) begin() {
 	if !p.recount && !late {
 		return
 	}
-	p.recount = false
+	p.recount, p.tell = false, true
 	var waiting []string
 	clusters := p.clusters()
 	for _, c := range clusters {
@@ -308,10 +344,9 @@ func (p *publisher) begin() {
 	p.waiting = waiting
 	p.mu.Unlock()
 	p.store.keepSilent(waiting)
-	p.complete = p.complete || len(waiting) == 0 && len(clusters) > 0
 	switch {
 	case p.started:
-	case p.complete:
+	case len(waiting) == 0 && len(clusters) > 0:
 		p.started = true
 		p.store.start()
 		p.log.Info("every cluster is decided or held; Envoys are answered", "clusters", len(clusters))

@@ -38,6 +38,9 @@ func inBubbleWith(t *testing.T, clusters []string, o Options, f func(*bubble)) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { defer close(done); b.pub.run(ctx); b.pub.hold.run(ctx) }()
+		if b.pub.files != nil {
+			go b.pub.files.run(ctx)
+		}
 		synctest.Wait()
 		f(b)
 		cancel()
@@ -135,6 +138,39 @@ func TestInvalidView(t *testing.T) {
 		b.pass(settleQuiet)
 		b.want(" 10.0.0.3=healthy")
 	})
+}
+
+// TestOlderGenerationIsNotServed: a decision that a newer one has overtaken changes nothing,
+// however it comes; a cluster that is set up anew after it was gone may count anew.
+func TestOlderGenerationIsNotServed(t *testing.T) {
+	clusters := []string{"main"}
+	inBubble(t, nil, func(b *bubble) {
+		b.pub.clusters = func() []string { return clusters }
+		b.set(decision("main", 5, up, down, down), time.Hour)
+		b.want(" 10.0.0.2=healthy 10.0.0.3=healthy")
+		b.set(decision("main", 4, down, up, down), time.Hour)
+		b.pass(time.Minute)
+		b.reconfigureAnywhere()
+		b.want(" 10.0.0.2=healthy 10.0.0.3=healthy")
+		if n := strings.Count(b.log.String(), "is older than"); n != 1 {
+			t.Errorf("%d warnings, want one:\n%s", n, b.log.String())
+		}
+		b.views.Refresh("main", &topology.View{Snapshot: decision("main", 6, down, down, up), ValidUntil: b.now().Mono.Add(time.Hour)})
+		b.pass(settleQuiet)
+		b.want(" 10.0.0.1=healthy 10.0.0.2=healthy")
+		clusters = nil
+		b.views.Delete("main")
+		b.pass(0)
+		clusters = []string{"main"}
+		b.set(decision("main", 1, down, up, down), time.Hour)
+		b.want(" 10.0.0.1=healthy 10.0.0.3=healthy")
+	})
+}
+
+// reconfigureAnywhere has everything served by new settings that are the old ones.
+func (b *bubble) reconfigureAnywhere() {
+	(&Server{publisher: b.pub}).Reconfigure(Settings{Settings: resources.Settings{Listen: listenAnywhere}})
+	b.pass(0)
 }
 
 // TestExpiredViewKeeps: a decision that has been published outlives its view.

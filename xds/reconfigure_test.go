@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -180,6 +181,92 @@ func TestUpgradeChangesNoListener(t *testing.T) {
 	inBubbleWith(t, []string{"main"}, Options{Memory: &kept, Settings: settingsAt("127.0.0.8", "")}, func(b *bubble) {
 		b.set(decision("main", 1, down, up, down), time.Hour)
 		b.at("after the next start", "127.0.0.9", "127.0.0.1")
+	})
+}
+
+// TestMovedWriter: sessions to the address that a writer had end, even where nobody saw it
+// down in between, and after that its listener is the one of before; over a restart too. It
+// changes for nobody else, not even after an upgrade that brings the memory of addresses.
+func TestMovedWriter(t *testing.T) {
+	at := func(generation uint64, host string, verdicts ...topology.Verdict) *topology.Snapshot {
+		s := decision("main", generation, verdicts...)
+		s.Nodes[0].Address.Host = host
+		for i := range s.Pools {
+			s.Pools[i].Nodes[0].Address.Host = host
+		}
+		return s
+	}
+	var kept memory
+	var before string
+	chain := func(b *bubble, want, writer string) {
+		t.Helper()
+		l := text(t, "main/primary", []byte(b.listener("main/primary")), kindListener)
+		b.store.mu.Lock()
+		defer b.store.mu.Unlock()
+		e := b.store.tables[kindEndpoint].current["main/primary"]
+		same(t, "listener and endpoints", "main/primary "+want+", main/primary"+writer, l+", "+text(t, e.name, e.wire.GetResource().GetValue(), kindEndpoint))
+	}
+	inBubbleWith(t, []string{"main"}, Options{Memory: &kept, Settings: settingsAt("127.0.0.1", "")}, func(b *bubble) {
+		b.set(decision("main", 1, up, down, down), time.Hour)
+		chain(b, "writer/n1", " 10.0.0.1=healthy")
+		before = b.listener("main/primary")
+		b.set(at(2, "10.0.0.9", up, down, down), time.Hour)
+		chain(b, "none", "")
+		b.set(at(3, "10.0.0.9", drain, down, down), time.Hour)
+		b.set(at(4, "10.0.0.9", up, down, down), time.Hour)
+		b.pass(moveGap - time.Millisecond)
+		chain(b, "none", "")
+		b.pass(time.Millisecond)
+		chain(b, "writer/n1", " 10.0.0.9=healthy")
+		same(t, "the listener", before, b.listener("main/primary"))
+		b.set(decision("main", 5, up, down, down), time.Hour) // and back
+		chain(b, "none", "")
+		b.set(decision("main", 6, down, up, down), time.Hour)
+		chain(b, "writer/n2", " 10.0.0.2=healthy")
+		b.pass(moveGap)
+		b.set(at(7, "10.0.0.9", up, down, down), time.Hour) // nobody goes on at 10.0.0.1
+		chain(b, "writer/n1", " 10.0.0.9=healthy")
+		port := at(8, "10.0.0.9", up, down, down)
+		port.Pools[0].Nodes[0].Address.Port = 6432 // the pool's own: its server is the same
+		b.set(port, time.Hour)
+		chain(b, "writer/n1", " 10.0.0.9=healthy")
+	})
+	inBubbleWith(t, []string{"main"}, Options{Memory: &kept, Settings: settingsAt("127.0.0.1", "")}, func(b *bubble) {
+		s := at(1, "10.0.0.8", down, down, down)
+		s.Pools[0].Nodes[2].Verdict = und // so that nothing is said before it is up
+		b.set(s, time.Hour)
+		b.set(at(2, "10.0.0.8", up, down, down), time.Hour)
+		chain(b, "none", "")
+		b.pass(moveGap)
+		chain(b, "writer/n1", " 10.0.0.8=healthy")
+	})
+	for _, host := range []string{"127.0.0.1", "127.0.0.9"} { // with the second one the listener is held back
+		kept.b = regexp.MustCompile(`"at": "[^"]*",`).ReplaceAll(kept.b, nil) // as an older pgsteer wrote it
+		inBubbleWith(t, []string{"main"}, Options{Memory: &kept, Settings: settingsAt(host, "")}, func(b *bubble) {
+			b.set(at(1, "10.0.0.9", up, down, down), time.Hour)
+			chain(b, "writer/n1", " 10.0.0.9=healthy")
+			same(t, "the listener", before, b.listener("main/primary"))
+		})
+		if !strings.Contains(string(kept.b), `"at": "10.0.0.9:5432"`) {
+			t.Errorf("with listeners on %s the address is not kept:\n%s", host, kept.b)
+		}
+	}
+}
+
+// TestMovedWriterOfKeptSessions: where sessions go on when the writer changes, a move ends
+// none and closes the pool for nobody.
+func TestMovedWriterOfKeptSessions(t *testing.T) {
+	s := settingsAt("127.0.0.1", "")
+	s.Sessions = func(string, string) resources.Sessions { return resources.SessionsKeep }
+	inBubbleWith(t, []string{"main"}, Options{Settings: s}, func(b *bubble) {
+		b.set(decision("main", 1, up, down, down), time.Hour)
+		moved := decision("main", 2, up, down, down)
+		moved.Nodes[0].Address.Host, moved.Pools[0].Nodes[0].Address.Host = "10.0.0.9", "10.0.0.9"
+		b.set(moved, time.Hour)
+		b.store.mu.Lock()
+		defer b.store.mu.Unlock()
+		e := b.store.tables[kindEndpoint].current["main/primary"]
+		same(t, "endpoints", "main/primary 10.0.0.9=healthy", text(t, e.name, e.wire.GetResource().GetValue(), kindEndpoint))
 	})
 }
 

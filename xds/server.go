@@ -153,7 +153,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	})
 	wg.Go(func() { s.publisher.hold.run(saving) })
 	if s.publisher.files != nil {
-		wg.Go(func() { s.publisher.files.run(ctx) })
+		wg.Go(func() { s.publisher.files.run(saving) })
 	}
 	wg.Go(func() {
 		<-ctx.Done()

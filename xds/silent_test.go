@@ -108,15 +108,7 @@ func TestSilentClusterKeepsNobodyWaiting(t *testing.T) {
 // versionOf is that of a resource of the first decision of a cluster.
 func versionOf(t *testing.T, k kind, name string) string {
 	t.Helper()
-	set, err := resources.Build(decision(clusterOf(name), 1, up, down, down), resources.Settings{Listen: listenAnywhere})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := encode(set)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e[k][name].version
+	return setOf(t, decision(clusterOf(name), 1, up, down, down), resources.Settings{})[k][name].version
 }
 
 // TestNewClusterIsNotForgotten: a cluster that a reload brings may have been served by

@@ -157,6 +157,9 @@ func (c *Config) checkListeners(s scope) {
 	byPort := make(map[uint16][]listener)
 	for _, l := range c.listeners(s) {
 		_, port := l.at.HostPort()
+		if port == 0 {
+			continue // off, as most pools are, or chosen by the system
+		}
 		for _, other := range byPort[port] {
 			if !l.at.overlaps(other.at) {
 				continue

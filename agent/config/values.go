@@ -258,6 +258,9 @@ func (a ListenAddress) Off() bool { return a == "" }
 // HostPort splits the address; both are zero when it is off. An empty host
 // stands for every interface.
 func (a ListenAddress) HostPort() (host string, port uint16) {
+	if a.Off() {
+		return "", 0 // most pools' are, and an error for each pair of them costs
+	}
 	host, text, err := net.SplitHostPort(string(a))
 	if err != nil {
 		return "", 0

@@ -65,6 +65,7 @@ type State struct {
 	continues  bool   // the saved state is a moment old
 	generation uint64 // before the first snapshot
 	last       *topology.Snapshot
+	keep       keep  // what Save returned last
 	round      round // its buffers are used again
 }
 
@@ -222,6 +223,7 @@ func (s *State) mergeNodes(at topology.Mono) {
 		}
 		old.Node = n
 	}
+	s.keep = keep{}
 	s.order, s.at = s.order[:0], make(map[topology.Address]*node, len(s.nodes))
 	for i, name := range slices.Sorted(maps.Keys(s.nodes)) {
 		s.nodes[name].i = i
@@ -275,8 +277,39 @@ func (s *State) attachMembers() {
 	}
 }
 
-// Save returns what should outlive this process, by the last decision.
+// keep is what Save returned last, and all it was made of: it is asked for after
+// every decision, and hardly ever another one.
+type keep struct {
+	topology.Saved
+	last *topology.Snapshot
+}
+
+func (s *State) kept() bool {
+	k := &s.keep
+	if s.last == nil || k.last != s.last || k.Writer != s.holder.name || k.SystemID != s.systemID ||
+		k.Timeline != s.timelines[s.systemID] || len(k.Lost) != len(s.lost) {
+		return false
+	}
+	for name, at := range s.lost {
+		if was, ok := k.Lost[name]; !ok || !was.Equal(at.Wall) {
+			return false
+		}
+	}
+	return true
+}
+
+// Save returns what should outlive this process, by the last decision. Its lists
+// and maps may be those of earlier and later calls, and nobody may change them.
 func (s *State) Save(now topology.Clock) topology.Saved {
+	if !s.kept() {
+		s.keep = keep{s.save(now), s.last}
+	}
+	out := s.keep.Saved
+	out.SavedAt = now.Wall
+	return out
+}
+
+func (s *State) save(now topology.Clock) topology.Saved {
 	out := topology.Saved{
 		Version: 1, Cluster: s.cluster, Writer: s.holder.name,
 		SystemID: s.systemID, Timeline: s.timelines[s.systemID], Nodes: s.Nodes(), SavedAt: now.Wall,

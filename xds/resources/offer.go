@@ -16,6 +16,8 @@ type offer struct {
 	// chain names the listener's filter chain.
 	chain string
 	zoned bool // clients prefer the nodes of their zone
+	// unsure: nobody is up, and nothing is known of a node.
+	unsure bool
 	// refuse is where those are sent whom no node takes; zero: nowhere.
 	refuse topology.Address
 }
@@ -53,7 +55,7 @@ func choose(snap *topology.Snapshot, p topology.PoolVerdicts, settings Settings)
 	if p.Mode == topology.ModeWrite {
 		return chooseWriter(snap, p, settings)
 	}
-	return chooseReaders(p, zones(snap))
+	return chooseReaders(p, zones(snap), func(node string) topology.Verdict { return settings.Saved(snap.Cluster, p.Pool, node) })
 }
 
 // chooseWriter offers the writer alone. Other nodes are left out rather than
@@ -139,20 +141,31 @@ func writer(node string, addr topology.Address, health corev3.HealthStatus) offe
 }
 
 // chooseReaders offers the nodes that are up, and those that drain as draining.
-// One decided node is enough: a read pool's other nodes join as they are decided.
-func chooseReaders(p topology.PoolVerdicts, at map[string]string) (offer, bool) {
+// One node that is up is enough: the others join as they are decided. Where none is,
+// nodes of which nothing is decided are offered as they were before the start.
+func chooseReaders(p topology.PoolVerdicts, at map[string]string, saved func(node string) topology.Verdict) (offer, bool) {
 	o := offer{chain: chainRead}
+	served := len(p.Up()) > 0
+	again, decided, unknown := !served, false, false
 	for _, v := range p.Nodes {
+		verdict, weight := v.Verdict, v.Weight
+		if again && verdict == topology.Undecided {
+			verdict, weight = saved(v.Node), fullWeight
+			unknown = unknown || verdict == topology.Undecided
+		}
 		m := member{node: v.Node, address: v.Address, weight: 1, zone: at[v.Node]}
-		switch v.Verdict {
+		switch verdict {
 		case topology.Up:
-			m.health, m.weight = corev3.HealthStatus_HEALTHY, uint32(min(max(v.Weight, 1), fullWeight))
+			m.health, m.weight = corev3.HealthStatus_HEALTHY, uint32(min(max(weight, 1), fullWeight))
+			served = true
 		case topology.Drain:
 			m.health = corev3.HealthStatus_DRAINING
 		default:
 			continue
 		}
+		decided = decided || v.Verdict == verdict
 		o.members = append(o.members, m)
 	}
-	return o, len(o.members) > 0 || !p.Undecided()
+	o.unsure = !served && unknown
+	return o, decided || !p.Undecided()
 }

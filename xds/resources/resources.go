@@ -23,6 +23,10 @@ type Settings struct {
 	// of several nodes that drain, only that one has sessions to keep. Nil: not
 	// known; the saved writer of the snapshot counts first anyway.
 	Standing func(cluster, pool string) (writer string, known bool)
+	// Saved tells the verdict on a node of a read pool from before the start, Undecided
+	// for none. It counts for nodes of which nothing is decided yet, where nobody else
+	// is up: a start empties no pool. Nil: none.
+	Saved func(cluster, pool, node string) topology.Verdict
 	// Sessions says what becomes of sessions when their node leaves a pool. Nil, and
 	// "" from it: SessionsDrain for write pools, SessionsKeep for read pools.
 	Sessions func(cluster, pool string) Sessions
@@ -52,6 +56,9 @@ func (s Settings) withDefaults() Settings {
 	}
 	if s.Standing == nil {
 		s.Standing = func(string, string) (string, bool) { return "", false }
+	}
+	if s.Saved == nil {
+		s.Saved = func(string, string, string) topology.Verdict { return topology.Undecided }
 	}
 	if s.Refuse == nil {
 		s.Refuse = func(string, string) topology.Address { return topology.Address{} }
@@ -91,6 +98,9 @@ type Set struct {
 	// They have no resources in the set, and that absence must not be read as a
 	// removal: what stands at Envoy stays.
 	Withheld []string
+	// Unsure names the read pools in which nobody is up while nothing is known of a node.
+	// What stands at an Envoy may be better, so it is nothing to begin with.
+	Unsure []string
 	// Warnings say what was left out and why, for the log.
 	Warnings []string
 }
@@ -120,6 +130,9 @@ func (set *Set) add(snap *topology.Snapshot, p topology.PoolVerdicts, settings S
 	if !known {
 		set.Withheld = append(set.Withheld, name)
 		return nil
+	}
+	if offer.unsure {
+		set.Unsure = append(set.Unsure, name)
 	}
 	offer.zoned = p.Mode == topology.ModeRead && !settings.AnyZone(snap.Cluster, p.Pool)
 	if writer, ok := writerOf(offer.chain); ok {

@@ -1,7 +1,9 @@
 package resources
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,6 +143,67 @@ func chain(set Set) string {
 		return ""
 	}
 	return set.Listeners[0].GetFilterChains()[0].GetName()
+}
+
+// TestReadersAfterAStart: nodes of which nothing is decided are offered as they were
+// before the start where nobody else is up, so that a node that drains, as the primary
+// and those that are out for maintenance do from the first moment, empties no pool.
+func TestReadersAfterAStart(t *testing.T) {
+	const und, up, drain, down = topology.Undecided, topology.Up, topology.Drain, topology.Down
+	type pool = []topology.Verdict // of n1, n2, n3
+	for _, tc := range []struct {
+		name            string
+		verdicts, saved pool
+		want            string
+	}{
+		{"all decided", pool{drain, up, up}, pool{up, drain, drain}, "n1 DRAINING, n2 HEALTHY, n3 HEALTHY"},
+		{"one is up", pool{drain, up, und}, pool{drain, up, up}, "n1 DRAINING, n2 HEALTHY"},
+		{"only those that drain are decided", pool{drain, drain, und}, pool{drain, up, up}, "n1 DRAINING, n2 DRAINING, n3 HEALTHY"},
+		{"two stand", pool{drain, und, und}, pool{drain, up, up}, "n1 DRAINING, n2 HEALTHY, n3 HEALTHY"},
+		{"one drained before", pool{drain, und, und}, pool{drain, drain, up}, "n1 DRAINING, n2 DRAINING, n3 HEALTHY"},
+		{"nobody was up", pool{drain, und, und}, pool{drain, drain, down}, "n1 DRAINING, n2 DRAINING"},
+		{"nothing is known", pool{drain, und, und}, pool{und, und, und}, "n1 DRAINING, unsure"},
+		{"one was drained, of one nothing is known", pool{drain, und, und}, pool{und, drain, und}, "n1 DRAINING, n2 DRAINING, unsure"},
+		{"one was up, of one nothing is known", pool{drain, und, und}, pool{und, up, und}, "n1 DRAINING, n2 HEALTHY"},
+		{"nothing is decided", pool{und, und, und}, pool{drain, up, up}, "withheld"},
+		{"nobody that could serve is decided", pool{down, und, und}, pool{down, up, up}, "withheld"},
+		{"all are down", pool{down, down, down}, pool{drain, up, up}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			snap, settings := load(t, "decided")
+			snap.Pools = []topology.PoolVerdicts{{Pool: "replica", Mode: topology.ModeRead}}
+			saved := make(map[string]topology.Verdict)
+			for i, v := range tc.verdicts {
+				name := fmt.Sprintf("n%d", i+1)
+				saved[name] = tc.saved[i]
+				snap.Pools[0].Nodes = append(snap.Pools[0].Nodes, topology.NodeVerdict{Node: name, Verdict: v, Weight: 50, Address: topology.Address{Host: "10.0.0.1", Port: uint16(i + 1)}})
+			}
+			settings.Saved = func(cluster, pool, node string) topology.Verdict {
+				if cluster != snap.Cluster || pool != "replica" {
+					t.Errorf("asked for %s/%s", cluster, pool)
+				}
+				return saved[node]
+			}
+			set := build(t, snap, settings)
+			var got []string
+			for _, a := range set.Endpoints {
+				for _, l := range a.GetEndpoints() {
+					for _, e := range l.GetLbEndpoints() {
+						got = append(got, e.GetEndpoint().GetObservabilityName()+" "+e.GetHealthStatus().String())
+					}
+				}
+			}
+			if len(set.Unsure) > 0 {
+				got = append(got, "unsure")
+			}
+			if len(set.Withheld) > 0 {
+				got = append(got, "withheld")
+			}
+			if text := strings.Join(got, ", "); text != tc.want {
+				t.Errorf("offered are %s, want %s", text, tc.want)
+			}
+		})
+	}
 }
 
 // TestWritePoolHasOneEndpoint: whatever the verdicts, a write pool lists at most
