@@ -80,7 +80,7 @@ func (a *Agent) buildBouncers(cfg *config.Config) (*part, error) {
 			one.Leads = leads.(map[string]string) //nolint:forcetypeassert // turnPgBouncer alone stores
 		}
 		for _, d := range b.Databases {
-			one.Databases = append(one.Databases, pgbouncer.Entry{Name: d.Name, Cluster: d.Pool.Cluster, Mode: cfg.Mode(d.Pool)})
+			one.Databases = append(one.Databases, pgbouncer.Entry{Name: d.Name, Cluster: d.Pool.Cluster, Pool: d.Pool.Pool, Mode: cfg.Mode(d.Pool)})
 		}
 		o.Bouncers = append(o.Bouncers, one)
 	}

@@ -21,10 +21,11 @@ type bouncer struct {
 	log    *slog.Logger
 	wakeup chan struct{} // has a token when there may be something to do
 
-	talk    sync.Mutex // held during an exchange; guards session and want
-	session *console
-	want    map[string]string // where databases must lead by the template's file; nil before the first Reload
-	warned  bool              // of server_login_retry; the worker's
+	talk       sync.Mutex // held during an exchange; guards session and want
+	session    *console
+	want       map[string]string // where databases must lead by the template's file; nil before the first Reload
+	warned     bool              // of server_login_retry; the worker's
+	departures                   // the worker's
 
 	mu       sync.Mutex // guards everything below
 	held     map[string]*holding
@@ -76,7 +77,7 @@ func (b *bouncer) run(ctx context.Context) {
 		} else {
 			pause = retryAfter
 		}
-		timer.Reset(next)
+		timer.Reset(b.within(next))
 	}
 }
 
@@ -94,7 +95,8 @@ func (b *bouncer) last(ctx context.Context) {
 	}
 }
 
-// step resumes what no hold holds, turns to new writers, and looks.
+// step resumes what no hold holds, turns to new writers, leaves nodes that were taken
+// out, and looks.
 func (b *bouncer) step(ctx context.Context) error {
 	err := b.catchUp(ctx)
 	if err == nil {
@@ -113,7 +115,10 @@ func (b *bouncer) catchUp(ctx context.Context) error {
 		}
 		b.log.Warn("databases that pgsteer had paused and that nothing holds any more are resumed", "databases", owed)
 	}
-	return b.turn(ctx)
+	if err := b.turn(ctx); err != nil {
+		return err
+	}
+	return b.leave(ctx)
 }
 
 // owed are databases that were paused here and that no hold holds.

@@ -49,9 +49,9 @@ type Bouncer struct {
 
 // Entry is a database of a PgBouncer and where it leads.
 type Entry struct {
-	Name    string // as PgBouncer calls it
-	Cluster string
-	Mode    topology.Mode // of its pool
+	Name          string // as PgBouncer calls it
+	Cluster, Pool string
+	Mode          topology.Mode // of its pool
 }
 
 // retryAfter bounds the pause after something that failed.

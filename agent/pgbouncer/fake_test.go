@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,7 +28,8 @@ type fake struct {
 	databases map[string]*Database
 	// servers are its connections to servers: database, address, whether it leaves.
 	servers  [][3]string
-	commands []string // in order; those of one packet are joined with " + "
+	opening  map[string]int // logins at servers that are under way, by database
+	commands []string       // in order; those of one packet are joined with " + "
 	logins   int
 	cancels  int
 	// before is called with each command; an error is the answer, errHang none.
@@ -175,6 +177,11 @@ func (f *fake) do(b *pgproto3.Backend, command string) error {
 		b.Send(&pgproto3.RowDescription{Fields: fields("database", "addr", "port", "close_needed")})
 		for _, row := range f.servers {
 			b.Send(&pgproto3.DataRow{Values: [][]byte{[]byte(row[0]), []byte(row[1]), []byte("5432"), []byte(row[2])}})
+		}
+	case command == "SHOW POOLS":
+		b.Send(&pgproto3.RowDescription{Fields: fields("database", "sv_login")})
+		for name, n := range f.opening {
+			b.Send(&pgproto3.DataRow{Values: [][]byte{[]byte(name), []byte(strconv.Itoa(n))}})
 		}
 	case command == "SHOW CONFIG":
 		b.Send(&pgproto3.RowDescription{Fields: fields("key", "value")})

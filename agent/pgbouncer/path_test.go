@@ -89,7 +89,7 @@ func TestPathsOfAHold(t *testing.T) {
 			}
 			r.set(func() { r.databases["app"].Host, r.databases["app"].Port = host, port })
 			only := func(b *Bouncer) {
-				b.Databases = []Entry{{"app", "main", topology.ModeWrite}}
+				b.Databases = []Entry{{"app", "main", "primary", topology.ModeWrite}}
 				tt.change(b)
 			}
 			h, err := r.run(only).Hold(short(t, 5*time.Second), "main")

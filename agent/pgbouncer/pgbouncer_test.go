@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +31,9 @@ type rig struct {
 	log   logtest.Log
 	// settled is what the balancers do; nil: they are not waited for.
 	settled func(ctx context.Context, cluster string, generation uint64) error
-	stop    func() // ends Run and waits for it
+	stop    func()    // ends Run and waits for it
+	frozen  time.Time // what the clock says, and ahead in nanoseconds more; zero: it runs
+	ahead   atomic.Int64
 }
 
 func newRig(t *testing.T) *rig {
@@ -46,21 +49,28 @@ func (r *rig) control(change ...func(*Bouncer)) *Control {
 	b := Bouncer{
 		Name: "edge", Login: Login{Address: r.addr, User: "steer"}, Timeout: 2 * time.Second,
 		Databases: []Entry{
-			{"app", "main", topology.ModeWrite},
-			{"jobs", "main", topology.ModeWrite},
-			{"reports", "main", topology.ModeRead},
-			{"other", "second", topology.ModeWrite},
+			{"app", "main", "primary", topology.ModeWrite},
+			{"jobs", "main", "primary", topology.ModeWrite},
+			{"reports", "main", "replica", topology.ModeRead},
+			{"other", "second", "primary", topology.ModeWrite},
 		},
 	}
 	for _, f := range change {
 		f(&b)
 	}
-	c, err := New(Options{Bouncers: []Bouncer{b}, Settled: r.settled, Views: &r.views, Now: topology.NewTicker(time.Now), Path: r.path, Recheck: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&r.log, nil))})
+	c, err := New(Options{Bouncers: []Bouncer{b}, Settled: r.settled, Views: &r.views, Now: topology.NewTicker(r.time), Path: r.path, Recheck: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&r.log, nil))})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.c = c
 	return c
+}
+
+func (r *rig) time() time.Time {
+	if r.frozen.IsZero() {
+		return time.Now()
+	}
+	return r.frozen.Add(time.Duration(r.ahead.Load()))
 }
 
 // run starts a Control.

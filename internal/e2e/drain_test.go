@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -58,29 +59,35 @@ func (f *front) bench(name, addr, script string, args ...string) *pgbench {
 }
 
 // end waits for it and returns what it said, and how many of its clients were aborted.
-func (b *pgbench) end(t *testing.T) (text string, aborted int) {
-	t.Helper()
+func (b *pgbench) end(tb testing.TB) (text string, aborted int) {
+	tb.Helper()
 	select {
 	case <-b.over:
 	case <-time.After(patience):
-		t.Fatalf("pgbench %s does not end", b.name)
+		tb.Fatalf("pgbench %s does not end", b.name)
 	}
 	text = b.out.String()
 	if !strings.Contains(text, "number of transactions actually processed: ") {
-		t.Errorf("pgbench %s did nothing:\n%s", b.name, text)
+		tb.Errorf("pgbench %s did nothing:\n%s", b.name, text)
 	}
 	return text, strings.Count(text, "aborted in command")
 }
 
-// drain waits for what the drain of n2 has come to, as often as one may ask.
-func (f *front) drain(what string, ok func(drain.Report) bool) (rep drain.Report) {
+// drain waits for what the drain of n2 has come to.
+func (f *front) drain(what string, ok func(drain.Report) bool) drain.Report {
 	f.t.Helper()
+	return f.drainOf("n2", what, ok)
+}
+
+// drainOf waits for what the drain of a node has come to, as often as one may ask.
+func (r *rig) drainOf(node, what string, ok func(drain.Report) bool) (rep drain.Report) {
+	r.t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	f.until(what, func() bool {
+	r.until(what, func() bool {
 		<-tick.C
 		var s admin.State
-		code, text := f.maintain(http.MethodGet, "main/n2", "")
+		code, text := r.maintain(http.MethodGet, "main/"+node, "")
 		if err := json.Unmarshal([]byte(text), &s); err != nil || code != http.StatusOK || s.Drain == nil {
 			return false
 		}
@@ -100,81 +107,164 @@ func (f *front) called(name, addr string, port int) *pgx.Conn {
 	return c
 }
 
-// A replica is drained before a real HAProxy, with the agent restarted in the middle.
+// guests are clients of n2 through one address, before and while it is drained.
+type guests struct {
+	f    *front
+	name string // added to each application's
+	// pgbench with a connection per transaction, and in sessions that last.
+	churn, long   *pgbench
+	news          *lab.Load // a session for each read
+	waits, works  *pgx.Conn // idle, and in a transaction that would outlast the deadline
+	worked        chan error
+	longs, others int // of long's sessions: on n2, elsewhere
+}
+
+// guestsAt starts clients through an address and returns when each kind is on n2.
+func (f *front) guestsAt(name, addr string) *guests {
+	f.t.Helper()
+	const longs = 6
+	n2, g := f.node("n2").Port(), &guests{f: f, name: name, worked: make(chan error, 1)}
+	g.churn = f.bench("churn"+name, addr, "SELECT 1;\n\\sleep 20 ms\n", "-C", "-c", "4", "-T", "15")
+	g.long = f.bench("long"+name, addr, "BEGIN;\nSELECT pg_sleep(1.5);\nCOMMIT;\n", "-c", strconv.Itoa(longs), "-j", "2", "-T", "15")
+	g.news = f.lab.Load(addr, lab.LoadOptions{NewSession: true, ReadOnly: true, Timeout: patient})
+	f.do(g.news.Wait(f.t.Context(), "readers on n2", func(x lab.Sample) bool { return x.Port == n2 && x.Err == nil }))
+	g.waits, g.works = f.called("waits"+name, addr, n2), f.called("works"+name, addr, n2)
+	go func() {
+		_, err := g.works.Exec(context.Background(), "SELECT pg_sleep(60)")
+		g.worked <- err
+	}()
+	f.until("all of pgbench's sessions", func() bool {
+		g.longs, g.others = f.sessions("n2", "long"+name), f.sessions("n3", "long"+name)
+		return g.longs > 0 && g.longs+g.others == longs
+	})
+	return g
+}
+
+// named are those of them whom the drain should end, by application.
+func (g *guests) named(want map[string]int) {
+	want["waits"+g.name], want["works"+g.name], want["long"+g.name] = 1, 1, g.longs
+}
+
+// working fails the test when the transaction has ended already.
+func (g *guests) working() {
+	g.f.t.Helper()
+	select {
+	case err := <-g.worked:
+		g.f.t.Errorf("%s: a transaction ended before the deadline: %v", g.name, err)
+		g.worked <- err
+	default:
+	}
+}
+
+// left judges what they have seen of a drain that was asked for at a moment.
+func (g *guests) left(out time.Time) {
+	t := g.f.t
+	t.Helper()
+	for name, err := range map[string]error{"works": <-g.worked, "waits": broken(g.waits)} {
+		wasTold(t, name+g.name, err)
+	}
+	text, aborted := g.churn.end(t)
+	t.Log(text)
+	if aborted > 0 || strings.Contains(text, "error") || !strings.Contains(text, "failed transactions: 0 ") {
+		t.Errorf("%s: with a connection per transaction %d clients were aborted", g.name, aborted)
+	}
+	text, aborted = g.long.end(t)
+	if told := strings.Count(text, "terminating connection due to administrator command"); aborted != g.longs || told != g.longs {
+		t.Errorf("%s: %d of pgbench's clients were on n2, %d aborted, %d were told why:\n%s", g.name, g.longs, aborted, told, text)
+	}
+	last := lastOn(g.news.Stop(), g.f.node("n2").Port(), out)
+	t.Logf("%s: the last new session on n2 began %s after the answer", g.name, last)
+	if last > time.Second {
+		t.Errorf("%s: a new session came to n2 %s after it was taken out", g.name, last)
+	}
+}
+
+// lastOn is how long after a moment the last session on the server of a port began.
+func lastOn(samples []lab.Sample, port int, from time.Time) (last time.Duration) {
+	for _, x := range samples {
+		if x.Op == lab.Connect && x.Port == port {
+			last = max(last, x.At.Sub(from))
+		}
+	}
+	return last
+}
+
+// wasTold fails the test unless a session ended by the server's own word.
+func wasTold(tb testing.TB, name string, err error) {
+	tb.Helper()
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != "57P01" {
+		tb.Errorf("%s sees %v", name, err)
+	}
+}
+
+// emptied asks for a drain of a node that ends whom it can, be it the writer, and returns
+// when that was answered.
+func (r *rig) emptied(node string, deadline time.Duration) time.Time {
+	r.t.Helper()
+	return r.maintained(http.MethodPost, "main/"+node, fmt.Sprintf(`{"reason":"kernel","drain":"%s","end_idle":true,"terminate":true,"force":%t}`, deadline, node == "n1"))
+}
+
+// onTime fails the test unless a drain that was asked for at a moment, with this time
+// for transactions, is done, not before its deadline, and not long after it.
+func (r *rig) onTime(rep drain.Report, asked time.Time, wait time.Duration) {
+	r.t.Helper()
+	late := time.Since(rep.Deadline)
+	if rep.Phase != drain.Done || rep.Deadline.Sub(asked) < wait || late < 0 || late > 5*time.Second {
+		r.t.Errorf("%s after the deadline, which was %s after the question: %s, left %+v", late, rep.Deadline.Sub(asked), rep.Phase, rep.Left)
+	}
+}
+
+// drained has n2 drained under its guests, with the agent restarted in the middle.
 // pgbench with a connection per transaction loses no client; no new session reaches
 // the node after a second; sessions that wait end early; every transaction lives until
 // the deadline; whoever is ended sees 57P01 and stands in the report, and nobody else.
-func TestDrainUnderPgbench(t *testing.T) {
-	t.Parallel()
-	f := newFront(t, frontOptions{
-		haproxy: true, top: "maintenance: {admin_token_file: operator.token, sessions: {user: pgsteer}}\n",
-		external: func(f *front) {
-			f.replace("operator.token", operator+"\n")
-			f.up()
-		},
-	})
-	f.maySignal()
-	n2 := f.node("n2").Port()
-	perTransaction := f.bench("churn", f.read, "SELECT 1;\n\\sleep 20 ms\n", "-C", "-c", "4", "-T", "20")
-	persistent := f.bench("long", f.read, "BEGIN;\nSELECT pg_sleep(1.5);\nCOMMIT;\n", "-c", "6", "-j", "2", "-T", "18")
-	news := f.lab.Load(f.read, lab.LoadOptions{NewSession: true, ReadOnly: true, Timeout: patient})
-	f.do(news.Wait(t.Context(), "readers on n2", func(x lab.Sample) bool { return x.Port == n2 && x.Err == nil }))
-	waits, works := f.called("waits", f.read, n2), f.called("works", f.read, n2)
-	worked := make(chan error, 1)
-	go func() {
-		_, err := works.Exec(context.Background(), "SELECT pg_sleep(60)")
-		worked <- err
-	}()
-	f.until("pgbench's sessions on n2", func() bool { return f.sessions("n2", "long") > 0 })
-	long := f.sessions("n2", "long")
-
-	const deadline = 8 * time.Second
-	out := f.maintained(http.MethodPost, "main/n2", fmt.Sprintf(`{"reason":"kernel","drain":"%s","end_idle":true,"terminate":true}`, deadline))
+func (f *front) drained(all ...*guests) {
+	f.t.Helper()
+	const deadline = 6 * time.Second
+	asked := time.Now()
+	out := f.emptied("n2", deadline)
 	f.is("main", "replica", "n2", topology.Drain, topology.CodeMaintenance)
-	f.drain("the idle session to end", func(r drain.Report) bool { return len(r.Ended) == 1 })
+	f.drain("the idle sessions to end", func(r drain.Report) bool { return len(r.Ended) == len(all) })
 	idle := time.Since(out)
 	f.down()
 	f.up()
-	if rep := f.drain("the report after the restart", func(drain.Report) bool { return true }); len(rep.Ended) != 1 {
-		t.Errorf("after the restart: %+v", rep)
+	if rep := f.drain("the report after the restart", func(drain.Report) bool { return true }); len(rep.Ended) != len(all) {
+		f.t.Errorf("after the restart: %+v", rep)
 	}
-	select {
-	case err := <-worked:
-		t.Errorf("a transaction ended before the deadline: %v", err)
-	default:
+	for _, g := range all {
+		g.working()
 	}
 	rep := f.drain("its end", func(r drain.Report) bool { return r.Phase.Over() })
 	took := time.Since(out)
-	t.Logf("idle ended after %s, all after %s: %d ended, %d left", idle, took, len(rep.Ended), len(rep.Left))
-	f.ended(rep, map[string]int{"waits": 1, "works": 1, "long": long})
-	if rep.Phase != drain.Done || took < deadline || took > deadline+3*time.Second {
-		t.Errorf("it was over after %s: %s, left %+v", took, rep.Phase, rep.Left)
+	f.t.Logf("idle ended after %s, all after %s: %d ended, %d left", idle, took, len(rep.Ended), len(rep.Left))
+	want := make(map[string]int)
+	for _, g := range all {
+		g.named(want)
 	}
-	for name, err := range map[string]error{"works": <-worked, "waits": broken(waits)} {
-		var pg *pgconn.PgError
-		if !errors.As(err, &pg) || pg.Code != "57P01" {
-			t.Errorf("%s sees %v", name, err)
-		}
+	f.ended(rep, want)
+	f.onTime(rep, asked, deadline)
+	for _, g := range all {
+		g.left(out)
 	}
-	text, aborted := perTransaction.end(t)
-	t.Log(text)
-	if aborted > 0 || strings.Contains(text, "error") || !strings.Contains(text, "failed transactions: 0 ") {
-		t.Errorf("with a connection per transaction %d clients were aborted", aborted)
+}
+
+// drains are the options of a front whose nodes are drained.
+func drains(o frontOptions) frontOptions {
+	o.top += "maintenance: {admin_token_file: operator.token, sessions: {user: pgsteer}}\n"
+	o.external = func(f *front) {
+		f.replace("operator.token", operator+"\n")
+		f.up()
 	}
-	text, aborted = persistent.end(t)
-	if told := strings.Count(text, "terminating connection due to administrator command"); aborted != long || told != long {
-		t.Errorf("%d of pgbench's clients were on n2, %d aborted, %d were told why:\n%s", long, aborted, told, text)
-	}
-	last := out
-	for _, x := range news.Stop() {
-		if x.Op == lab.Connect && x.Port == n2 && x.At.After(last) {
-			last = x.At
-		}
-	}
-	t.Logf("the last new session on n2 began %s after the answer", last.Sub(out))
-	if last.Sub(out) > time.Second {
-		t.Errorf("a new session came to n2 %s after it was taken out", last.Sub(out))
-	}
+	return o
+}
+
+// A replica is drained before a real HAProxy.
+func TestDrainUnderPgbench(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, drains(frontOptions{haproxy: true}))
+	f.maySignal()
+	f.drained(f.guestsAt("", f.read))
 }
 
 // ended compares who was ended with who should have been, and when.
@@ -183,7 +273,7 @@ func (f *front) ended(rep drain.Report, want map[string]int) {
 	got := make(map[string]int)
 	for _, c := range rep.Ended {
 		got[c.Application]++
-		if c.Why == "deadline" && c.At.Before(rep.Deadline) || (c.Why == "idle") != (c.Application == "waits") || c.PID == 0 || c.User != lab.AppUser || !c.Told {
+		if c.Why == "deadline" && c.At.Before(rep.Deadline) || (c.Why == "idle") != strings.HasPrefix(c.Application, "waits") || c.PID == 0 || c.User != lab.AppUser || !c.Told {
 			f.t.Errorf("ended too early, or not named whole: %+v", c)
 		}
 	}

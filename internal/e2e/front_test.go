@@ -48,6 +48,8 @@ type frontOptions struct {
 	inventory []string
 	// policy, primary and replica are added to the cluster's policy and to its pools.
 	policy, primary, replica string
+	// pools are more of them, a line each.
+	pools string
 	// refuse has the pools tell clients why no node takes them.
 	refuse bool
 	// top is added to the configuration as it is.
@@ -199,8 +201,8 @@ clusters:
     pools:
       primary: {mode: write, listen: %q%s}
       replica: {mode: read, listen: %q%s}
-%s%s`, f.cluster.ProbeUser(), f.password(f.cluster.Password(f.cluster.ProbeUser())), envoyHost, more,
-		nodes, f.o.policy, f.write, f.o.primary, f.read, f.o.replica, templates, f.o.top)
+%s%s%s`, f.cluster.ProbeUser(), f.password(f.cluster.Password(f.cluster.ProbeUser())), envoyHost, more,
+		nodes, f.o.policy, f.write, f.o.primary, f.read, f.o.replica, f.o.pools, templates, f.o.top)
 }
 
 // haproxyConfig has the agent render HAProxy's file and speak to its sockets.

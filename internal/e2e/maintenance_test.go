@@ -20,7 +20,7 @@ const operator = "operator-0123456789abcdef"
 // maintain calls the maintenance API as an operator.
 func (r *rig) maintain(method, path, body string) (code int, text string) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), patient)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+r.status+"/admin/maintenance/"+path, strings.NewReader(body))
 	if err != nil {
@@ -73,15 +73,10 @@ func TestMaintenanceBeforeBalancers(t *testing.T) {
 	f.is("main", "replica", "n2", topology.Drain, topology.CodeMaintenance)
 	f.until("two seconds of readers", func() bool { return time.Since(out) > 2*time.Second })
 	for name, l := range loads {
-		last := out
-		for _, x := range l.Samples() {
-			if x.Op == lab.Connect && x.Port == n2 && x.At.After(last) {
-				last = x.At
-			}
-		}
-		t.Logf("%s: the last new session on n2 began %s after the answer", name, last.Sub(out))
-		if last.Sub(out) > time.Second {
-			t.Errorf("%s: a new session came to n2 %s after it was taken out", name, last.Sub(out))
+		last := lastOn(l.Samples(), n2, out)
+		t.Logf("%s: the last new session on n2 began %s after the answer", name, last)
+		if last > time.Second {
+			t.Errorf("%s: a new session came to n2 %s after it was taken out", name, last)
 		}
 		if p := serverPort(held[name]); p != n2 {
 			t.Errorf("%s: the session on n2 did not go on: port %d", name, p)
@@ -118,18 +113,24 @@ func (f *front) deadline(port int) {
 		"HAProxy": watchEnd(f.t, f.session(f.read, port)), "Envoy": watchEnd(f.t, f.session(f.envoyRead, port)),
 	}
 	out := f.maintained(http.MethodPost, "main/n2", `{"reason":"kernel","drain":"1s"}`)
+	f.endAt(ended, out, time.Second)
+	f.maintained(http.MethodDelete, "main/n2", "")
+}
+
+// endAt: balancers end sessions when their time is over, counted from a moment.
+func (r *rig) endAt(ended map[string]<-chan time.Time, out time.Time, drain time.Duration) {
+	r.t.Helper()
 	for name, end := range ended {
 		select {
 		case at := <-end:
-			f.t.Logf("%s: with a second to drain the session ended after %s", name, at.Sub(out))
-			if d := at.Sub(out); d < 900*time.Millisecond || d > 4*time.Second {
-				f.t.Errorf("%s: a session with a second to drain ended after %s", name, d)
+			r.t.Logf("%s: with %s to drain the session ended after %s", name, drain, at.Sub(out))
+			if d := at.Sub(out); d < drain-100*time.Millisecond || d > drain+3*time.Second {
+				r.t.Errorf("%s: a session with %s to drain ended after %s", name, drain, d)
 			}
 		case <-time.After(patience):
-			f.t.Errorf("%s: the session did not end", name)
+			r.t.Errorf("%s: the session did not end", name)
 		}
 	}
-	f.maintained(http.MethodDelete, "main/n2", "")
 }
 
 // force: the primary is taken out only by force; then nobody writes anew, and who

@@ -37,6 +37,8 @@ type bouncerOptions struct {
 	// behindHAProxy has PgBouncer lead to HAProxy's port instead of to the writer that a
 	// template names.
 	behindHAProxy bool
+	// reads has PgBouncer lead to the pool replica, behind HAProxy alone.
+	reads bool
 	// switchover is that section of the cluster.
 	switchover string
 	// settings are PgBouncer's.
@@ -60,6 +62,9 @@ func newBouncerRig(tb testing.TB, o bouncerOptions) *bouncerRig {
 	first, passwords := b.startCluster()
 	if o.behindHAProxy {
 		first = b.write
+	}
+	if o.reads {
+		first = b.read
 	}
 	host, port, _ := strings.Cut(first, ":")
 	b.replace("databases.ini", fmt.Sprintf("[databases]\npostgres = host=%s port=%s\n", host, port))
@@ -114,7 +119,11 @@ func (b *bouncerRig) writeConfig() {
 	if b.o.behindHAProxy {
 		templates = b.haproxyConfig()
 	}
-	b.configure(`%smaintenance: {admin_token_file: operator.token}
+	pool := "primary"
+	if b.o.reads {
+		pool = "replica"
+	}
+	b.configure(`%smaintenance: {admin_token_file: operator.token, sessions: {user: %s}}
 postgres: {user: %s, password_file: %q}
 clusters:
   main:
@@ -124,8 +133,8 @@ clusters:
       primary: {mode: write, listen: %q}
       replica: {mode: read, listen: %q}
 pgbouncers:
-  - {name: edge, address: %q, user: %s, password_file: console.pw, timeout: %s, databases: [{name: postgres, pool: main/primary}]}
-%s`, top, user, b.password(password), nodes, b.o.switchover, b.write, b.read, b.bouncer.Socket(), lab.PgBouncerAdmin, cmp.Or(b.o.timeout, "2s"), templates)
+  - {name: edge, address: %q, user: %s, password_file: console.pw, timeout: %s, databases: [{name: postgres, pool: main/%s}]}
+%s`, top, user, user, b.password(password), nodes, b.o.switchover, b.write, b.read, b.bouncer.Socket(), lab.PgBouncerAdmin, cmp.Or(b.o.timeout, "2s"), pool, templates)
 }
 
 // switched is the answer to a planned switchover.
