@@ -58,6 +58,7 @@ type files struct {
 	endpoints           map[string]map[string]assignment // by cluster and name
 	goes                bool                             // a cluster goes, and its listener first
 	stray               bool                             // there may be files that no cluster names
+	failed              map[string]bool                  // clusters whose newest could not be encoded
 }
 
 // assignment is a file of endpoints.
@@ -70,7 +71,7 @@ func newFiles(dir string, log *slog.Logger) *files {
 	return &files{
 		dir: dir, log: log, ready: make(chan struct{}, 1), news: make(map[string]*encoded),
 		clusters: newList(filepath.Join(dir, clustersFile)), listeners: newList(filepath.Join(dir, listenersFile)),
-		endpoints: make(map[string]map[string]assignment), stray: true,
+		endpoints: make(map[string]map[string]assignment), stray: true, failed: make(map[string]bool),
 	}
 }
 
@@ -97,6 +98,9 @@ func (f *files) run(ctx context.Context) {
 			case <-f.ready:
 				f.attempt()
 			default:
+				if retry != nil {
+					f.attempt()
+				}
 			}
 			return
 		case <-f.ready:
@@ -152,19 +156,26 @@ func (f *files) take() {
 	f.news, f.kept = make(map[string]*encoded), f.silent
 	f.mu.Unlock()
 	for cluster, set := range news {
+		delete(f.failed, cluster)
 		if set == nil {
 			f.drop(cluster)
 		} else if err := f.fold(cluster, set); err != nil {
+			f.failed[cluster] = true
 			f.log.Error("a decision cannot be written into files for Envoy; what they have of the cluster stays", "cluster", cluster, "error", err)
 		}
 	}
 	for _, l := range f.lists() {
 		for cluster := range l.parts {
-			if f.endpoints[cluster] == nil && !slices.Contains(f.kept, cluster) {
+			if f.endpoints[cluster] == nil && !f.stays(cluster) {
 				f.drop(cluster) // of before the start
 			}
 		}
 	}
+}
+
+// stays reports whether what an earlier run wrote of a cluster stays.
+func (f *files) stays(cluster string) bool {
+	return f.failed[cluster] || slices.Contains(f.kept, cluster)
 }
 
 func (f *files) drop(cluster string) {
@@ -250,7 +261,7 @@ func (f *files) sweep() error {
 	for _, e := range all {
 		name, ours := f.assigned(e.Name())
 		cluster := clusterOf(name)
-		if _, used := f.endpoints[cluster][name]; !ours || used || f.endpoints[cluster] == nil && slices.Contains(f.kept, cluster) {
+		if _, used := f.endpoints[cluster][name]; !ours || used || f.endpoints[cluster] == nil && f.stays(cluster) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(f.dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -316,6 +316,29 @@ func TestFilesThatNobodyUnderstands(t *testing.T) {
 	}
 }
 
+// TestFilesOfWhatCannotBeEncoded: of a cluster whose decision cannot be written, after a
+// start, everything stays as it stood.
+func TestFilesOfWhatCannotBeEncoded(t *testing.T) {
+	dir := t.TempDir()
+	before := newFiles(dir, slog.New(slog.DiscardHandler))
+	before.put(map[string]*encoded{"main": fuzzSet(t, up, down)}, nil)
+	write(t, before)
+	stood := placed(t, dir)
+	bad := fuzzSet(t, down, up)
+	bad[kindListener]["main/primary"] = resourceOf(kindListener, "main/primary", []byte("no message"))
+	f := newFiles(dir, slog.New(slog.DiscardHandler))
+	f.put(map[string]*encoded{"main": bad}, nil)
+	write(t, f)
+	f.put(nil, nil)
+	write(t, f)
+	if got := moved(t, dir, stood); got != "" {
+		t.Errorf("moved were %s, want none", got)
+	}
+	f.put(map[string]*encoded{"main": nil}, nil)
+	write(t, f)
+	same(t, "files without the cluster", []string{clustersFile, listenersFile}, slices.Sorted(maps.Keys(placed(t, dir))))
+}
+
 // TestFolderComesLate: what is in a folder that is mounted later counts as well.
 func TestFolderComesLate(t *testing.T) {
 	dir := t.TempDir()

@@ -21,11 +21,26 @@ type moves map[string]move
 
 type move struct {
 	node  string
-	until topology.Mono
+	until topology.Mono // zero: Envoys have not been told yet
 }
 
-// moveGap is how long a pool then has no writer at Envoys: what min_down is by default.
-const moveGap = time.Second
+// moveGap is how long a pool then has no writer at Envoys, from when they can hear of it
+// on: as long as most of them take to come back to an agent that was started again.
+const moveGap = 5 * time.Second
+
+// toldMoves has the gaps begin of which Envoys can hear now.
+func (p *publisher) toldMoves() {
+	if !p.started {
+		return
+	}
+	for pool, m := range p.moves {
+		if cluster := clusterOf(pool); m.until == 0 && p.published[cluster] != nil {
+			m.until = p.now().Mono.Add(moveGap)
+			p.moves[pool] = m
+			p.again(cluster, m.until)
+		}
+	}
+}
 
 // drop forgets the pools of a cluster.
 func (m moves) drop(cluster string) {
@@ -33,20 +48,20 @@ func (m moves) drop(cluster string) {
 }
 
 // apart is a decision as Envoys are to have it: without a writer in pools where it moved,
-// for as long as it takes to end the sessions to its old address.
+// for as long as it takes to end the sessions to its old address. Nobody else can be the
+// writer meanwhile, also where nothing is known of a node yet.
 func (p *publisher) apart(snap *topology.Snapshot) *topology.Snapshot {
 	for i, pool := range snap.Pools {
 		name := resources.Name(snap.Cluster, pool.Pool)
 		if pool.Mode != topology.ModeWrite || !p.hasMoved(name, pool, snap) {
 			continue
 		}
-		m := p.moves[name]
-		p.again(snap.Cluster, m.until)
+		if m := p.moves[name]; m.until != 0 {
+			p.again(snap.Cluster, m.until)
+		}
 		pool.Nodes = slices.Clone(pool.Nodes)
 		for j := range pool.Nodes {
-			if pool.Nodes[j].Node == m.node {
-				pool.Nodes[j].Verdict = topology.Down
-			}
+			pool.Nodes[j].Verdict = topology.Down
 		}
 		other := *snap
 		other.Pools = slices.Clone(snap.Pools)
@@ -61,7 +76,7 @@ func (p *publisher) apart(snap *topology.Snapshot) *topology.Snapshot {
 func (p *publisher) hasMoved(name string, pool topology.PoolVerdicts, snap *topology.Snapshot) bool {
 	now := p.now().Mono
 	m, moving := p.moves[name]
-	if moving && now >= m.until {
+	if moving && m.until != 0 && now >= m.until {
 		delete(p.moves, name)
 		return false
 	}
@@ -70,7 +85,7 @@ func (p *publisher) hasMoved(name string, pool topology.PoolVerdicts, snap *topo
 		if !stands || l.Writer == nil || *l.Writer == "" || l.At == "" {
 			return false
 		}
-		m = move{*l.Writer, now.Add(moveGap)}
+		m = move{node: *l.Writer}
 		if at := addressOf(snap, m.node); at == "" || at == l.At || !endsAnyway(l) {
 			return false
 		}

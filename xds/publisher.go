@@ -265,6 +265,7 @@ func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 	p.warn(cluster, pub)
 	p.recount = p.recount || p.published[cluster] == nil
 	p.published[cluster] = pub
+	p.toldMoves()
 	p.noteFiles(cluster, next)
 	if n := p.store.apply(cluster, next); n > 0 {
 		p.log.Debug("served to Envoys", "cluster", cluster, "generation", snap.Generation, "resources", n)
@@ -355,6 +356,7 @@ func (p *publisher) begin() {
 		p.store.start()
 		p.log.Warn("Envoys are answered although nothing is known of some clusters; what they have of these stays", "clusters", waiting, "after", undecidedMost)
 	}
+	p.toldMoves()
 }
 
 func (p *publisher) waitingFor() []string {

@@ -240,6 +240,16 @@ func TestMovedWriter(t *testing.T) {
 		b.pass(moveGap)
 		chain(b, "writer/n1", " 10.0.0.8=healthy")
 	})
+	// Of another node nothing is known, and Envoys hear nothing before another cluster is decided.
+	inBubbleWith(t, []string{"main", "other"}, Options{Memory: &kept, Settings: settingsAt("127.0.0.1", "")}, func(b *bubble) {
+		b.set(at(1, "10.0.0.7", up, down, und), time.Hour)
+		b.pass(undecidedMost - time.Millisecond)
+		chain(b, "none", "")
+		b.pass(moveGap)
+		chain(b, "none", "")
+		b.pass(time.Millisecond)
+		chain(b, "writer/n1", " 10.0.0.7=healthy")
+	})
 	for _, host := range []string{"127.0.0.1", "127.0.0.9"} { // with the second one the listener is held back
 		kept.b = regexp.MustCompile(`"at": "[^"]*",`).ReplaceAll(kept.b, nil) // as an older pgsteer wrote it
 		inBubbleWith(t, []string{"main"}, Options{Memory: &kept, Settings: settingsAt(host, "")}, func(b *bubble) {

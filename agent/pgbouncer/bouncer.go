@@ -109,6 +109,7 @@ func (b *bouncer) step(ctx context.Context) error {
 }
 
 func (b *bouncer) catchUp(ctx context.Context) error {
+	b.soon = 0
 	if owed := b.owed(); len(owed) > 0 {
 		if err := b.resume(ctx, owed); err != nil {
 			return err

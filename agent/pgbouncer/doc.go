@@ -22,9 +22,9 @@
 //     of that cluster, once the balancers have it; where a template writes PgBouncer's
 //     file, RELOAD before it in the same packet, and the hosts are looked at
 //     afterwards. A failure is told and tried again.
-//   - For a node that operators took out, RECONNECT is sent 2 s later, or when no login at
-//     a server is under way, for every database of its read pool, if another node is up
-//     there.
+//   - For a node that operators took out, RECONNECT is sent for every database of its read
+//     pool 2 s after another node is up there too, and then as soon as no login at a server
+//     is under way, after 5 s more in any case.
 //
 // What each command does was measured with PgBouncer 1.18: PAUSE of a paused database
 // is no error, a PAUSE whose console is gone goes on, KILL pauses too, and a client

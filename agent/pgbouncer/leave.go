@@ -48,7 +48,6 @@ func (d *departures) within(pause time.Duration) time.Duration {
 // other node to lead to, and a pool where nobody is up has none either. Where a template
 // writes the file, Reload does it.
 func (b *bouncer) leave(ctx context.Context) error {
-	b.soon = 0
 	if b.Templated {
 		return nil
 	}
@@ -103,7 +102,7 @@ func (b *bouncer) departing(now topology.Mono) (due []takenOut) {
 				continue
 			}
 			d, known := before[t]
-			if !known {
+			if !known || len(p.Up()) == 0 { // balancers that have nobody yet take a while to hear of the first one
 				d.seen = now
 			}
 			b.out[t] = d

@@ -82,6 +82,8 @@ func TestLeavesWhatWasTakenOut(t *testing.T) {
 	later()
 	is("all, later", 0)
 	r.pools("", "", out)
+	is("n3, n2 is just back", 0)
+	later()
 	is("n3, since n2 is back", 1)
 	r.pools("", "", "")
 	is("n3 is back", 0)

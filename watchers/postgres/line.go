@@ -149,10 +149,14 @@ func (l *Line) lost(err error, doing string) *topology.Failure {
 }
 
 // Idle calls stirred when the server says something unasked, such as a
-// notification or the end of the session. Nothing may be asked until stop has
-// returned.
+// notification, also one that came with the last answer, or the end of the session.
+// Nothing may be asked until stop has returned.
 func (l *Line) Idle(stirred func()) (stop func()) {
 	if l.wire == nil {
+		return func() {}
+	}
+	if l.wire.told || l.wire.rest != nil {
+		stirred()
 		return func() {}
 	}
 	return l.wire.sock.idle(stirred)

@@ -39,6 +39,9 @@ func (p *Prober) inBurst() bool {
 // false when ctx has ended. A kept session that stirs meanwhile has been ended by
 // the server, so it is asked now; in a burst the next question finds that out.
 func (p *Prober) sleep(ctx context.Context) bool {
+	if p.loop.session != nil && p.loop.session.wire.rest != nil { // it said more than it was asked
+		p.loop.nextFull = min(p.loop.nextFull, max(p.o.Now().Mono, p.loop.hold))
+	}
 	for ctx.Err() == nil {
 		wait := p.due().Sub(p.o.Now().Mono)
 		if wait <= 0 {

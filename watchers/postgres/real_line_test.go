@@ -25,17 +25,25 @@ func (w *world) line(t *testing.T) {
 	}
 	lines := written(t, w.n1, func() {
 		ask("30000", "SELECT setting FROM pg_settings WHERE name = $1", "tcp_user_timeout")
-		stirred := make(chan struct{}, 1)
-		stop := l.Idle(func() { stirred <- struct{}{} })
-		if err := w.n1.Exec(t.Context(), "SELECT pg_notify('state', '')"); err != nil {
-			t.Fatal(err)
+		hears := func(how string, notify func()) {
+			t.Helper()
+			stirred := make(chan struct{}, 1)
+			stop := l.Idle(func() { stirred <- struct{}{} })
+			defer stop()
+			notify()
+			select {
+			case <-stirred:
+			case <-time.After(10 * time.Second):
+				t.Fatalf("a notification %s stirred nobody", how)
+			}
 		}
-		select {
-		case <-stirred:
-		case <-time.After(10 * time.Second):
-			t.Fatal("a notification stirred nobody")
-		}
-		stop()
+		hears("while idle", func() {
+			if err := w.n1.Exec(t.Context(), "SELECT pg_notify('state', '')"); err != nil {
+				t.Fatal(err)
+			}
+		})
+		ask("", "SELECT pg_notify('state', '')::text")
+		hears("with an answer", func() {})
 		ask("1", "SELECT count(*)::text FROM pg_listening_channels() WHERE pg_listening_channels = $1", "state")
 	})
 	if len(lines) != 0 {

@@ -26,6 +26,7 @@ type wire struct {
 	standby, readOnly topology.Tri
 	// rest holds what came in behind an answer; nil: nothing did.
 	rest *speaker
+	told bool // a notification came in before the end of an answer
 	over bool // nothing can be asked any more
 	left bool // the server has been left
 }
@@ -66,7 +67,11 @@ func (w *wire) reported(name, value string) {
 func (w *wire) query(ctx context.Context, sql string, args [][]byte) (rows [][][]byte, err error) {
 	until, _ := ctx.Deadline() // zero: for ever
 	_ = w.conn.SetDeadline(until)
-	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetDeadline(time.Unix(1, 0)) })
+	cut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = w.conn.SetDeadline(time.Unix(1, 0))
+		close(cut)
+	})
 	err = w.ask(func(f *pgproto3.Frontend) {
 		f.SendParse(&pgproto3.Parse{Query: sql})
 		f.SendBind(&pgproto3.Bind{Parameters: args})
@@ -80,7 +85,8 @@ func (w *wire) query(ctx context.Context, sql string, args [][]byte) (rows [][][
 		rows = append(rows, row)
 	})
 	if !stop() {
-		w.over = true // its end may reach the socket at any moment, also in the next question
+		<-cut // the goodbye has a deadline of its own, which comes after this one
+		w.over = true
 		if err == nil || isTimeout(err) {
 			err = ctx.Err()
 		}
@@ -129,7 +135,7 @@ func (w *wire) askSimply(send func(*pgproto3.Frontend), each func(values [][]byt
 	if w.rest = nil; s == nil {
 		s = borrow(w.conn)
 	}
-	w.over = true // until the answer has come to its end
+	w.over, w.told = true, false // until the answer has come to its end
 	send(s.Frontend)
 	if err := s.Flush(); err != nil {
 		return err
@@ -147,6 +153,8 @@ func (w *wire) askSimply(send func(*pgproto3.Frontend), each func(values [][]byt
 			}
 		case *pgproto3.ParameterStatus:
 			w.reported(m.Name, m.Value)
+		case *pgproto3.NotificationResponse:
+			w.told = true
 		case *pgproto3.ErrorResponse:
 			if refused == nil {
 				refused = pgconn.ErrorResponseToPgError(m)
