@@ -59,19 +59,23 @@ func (c *cluster) run(ctx context.Context) error {
 	defer timer.Stop()
 	c.learn(ctx)
 	for {
+		var news []topology.Observation
 		select {
 		case <-ctx.Done():
 			return nil
 		case o := <-c.inbox:
-			c.fold(o)
-			c.drain()
+			news = []topology.Observation{o}
 		case <-c.wake.C():
 		case <-timer.C:
 		case err := <-c.watch.faults:
 			return err
 		}
 		if ctx.Err() != nil {
-			return nil // one that was left behind in a reload says nothing more
+			return nil // one that was left behind in a reload says nothing more, and records nothing undecided
+		}
+		for _, o := range news {
+			c.fold(o)
+			c.drain()
 		}
 		next := c.decide(ctx)
 		timer.Reset(time.Duration(next - c.now().Mono))

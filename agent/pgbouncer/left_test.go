@@ -84,9 +84,7 @@ func TestLeftPausedElsewhere(t *testing.T) {
 	}
 	r.run()
 	r.until("it to be resumed", func() bool { return len(r.paused()) == 0 && !strings.Contains(r.onDisk(), `"app"`) })
-	if l := r.log.String(); !strings.Contains(l, "was=10.0.0.9:6432") {
-		t.Errorf("the log has %s", l)
-	}
+	r.until("the log to tell its former address", func() bool { return strings.Contains(r.log.String(), "was=10.0.0.9:6432") })
 }
 
 func TestCommandToResume(t *testing.T) {

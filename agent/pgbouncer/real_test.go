@@ -38,7 +38,7 @@ func TestRealPgBouncer(t *testing.T) {
 			r.busy()
 			r.killed()
 			r.settled()
-			if n := r.c.Status()[0].Counters["failed"]; n != 1 { // the end may cut a look
+			if n := r.c.Status()[0].Counters["failed"]; n < 1 || n > 2 { // the hold in vain; on a busy machine its end cuts a look too
 				t.Errorf("%d exchanges have failed", n)
 			}
 			stop()
