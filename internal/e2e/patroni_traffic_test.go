@@ -34,7 +34,7 @@ func (p *patroniRig) traffic(leader *lab.PatroniNode) *traffic {
 	}
 	x.kept = p.lab.Load(p.write, lab.LoadOptions{Sessions: 4, Timeout: patient})
 	x.keptEnvoy = p.lab.Load(p.envoyWrite, lab.LoadOptions{Timeout: patient})
-	x.fresh = p.lab.Load(p.write, lab.LoadOptions{NewSession: true, Interval: 25 * time.Millisecond})
+	x.fresh = p.lab.Load(p.write, lab.LoadOptions{NewSession: true, Timeout: patient, Interval: 25 * time.Millisecond})
 	x.reads = p.lab.Load(p.read, lab.LoadOptions{ReadOnly: true, NewSession: true, Timeout: patient, Interval: 25 * time.Millisecond})
 	for _, l := range []*lab.Load{x.kept, x.keptEnvoy, x.fresh} {
 		p.t.Cleanup(func() { l.Stop() })
