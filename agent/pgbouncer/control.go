@@ -112,10 +112,10 @@ func (c *Control) Run(ctx context.Context) error {
 	changes := c.o.Views.Subscribe()
 	defer changes.Close()
 	var running sync.WaitGroup
+	c.tellLeft() // before what was left is resumed, and struck off
 	for _, b := range c.bouncers {
 		running.Go(func() { b.run(ctx) })
 	}
-	c.tellLeft()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
