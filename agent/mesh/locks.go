@@ -50,6 +50,7 @@ type locks struct {
 	session string
 	renewed topology.Mono
 	cut     bool // it could not be renewed when that was due
+	doubt   bool // it may be unknown to Consul, whose state was put back perhaps; to renew it tells
 	heard   bool // the store has told who holds what
 	err     error
 	deaf    error // why the store does not tell who holds what
@@ -113,7 +114,7 @@ func (k *locks) hold(cluster string, fit bool) (session, other string) {
 func (k *locks) lost(cluster string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.all[cluster].held = false
+	k.all[cluster].held, k.doubt = false, true
 	k.watch.Restart()
 	k.wake.Set()
 }
@@ -136,7 +137,9 @@ func (k *locks) deliver(r consul.Result[map[string]holding]) {
 			h.name = "session " + h.session
 		}
 		l.owned(h, k.o.Now().Mono)
-		l.set(h.session != "" && h.session == k.session)
+		held := h.session != "" && h.session == k.session
+		k.doubt = k.doubt || l.held && !held
+		l.set(held)
 	}
 	k.wake.Set()
 }
@@ -188,6 +191,7 @@ func (k *locks) note(err error) {
 	k.mu.Lock()
 	before := k.err
 	k.err = err
+	k.doubt = k.doubt || err != nil
 	k.mu.Unlock()
 	switch {
 	case err != nil && before == nil:
@@ -240,7 +244,7 @@ func (k *locks) due() (take, leave []string) {
 func (k *locks) keepSession(ctx context.Context) error {
 	k.mu.Lock()
 	session, age := k.session, k.o.Now().Mono.Sub(k.renewed)
-	due := age >= k.o.SessionTTL/3 || age >= unfitFor/3 && anyFault(k.all) // is it Consul, or this agent?
+	due := age >= k.o.SessionTTL/3 || k.doubt || age >= unfitFor/3 && anyFault(k.all) // is it Consul, or this agent?
 	needed := session != "" || anyFit(k.all)
 	k.mu.Unlock()
 	w, err := k.o.Client.WriteOptions(ctx)
@@ -315,7 +319,7 @@ func (k *locks) begun(session string) {
 			l.set(false)
 		}
 	}
-	k.session, k.renewed, k.cut = session, k.o.Now().Mono, false
+	k.session, k.renewed, k.cut, k.doubt = session, k.o.Now().Mono, false, false
 }
 
 // settle takes the lock of a cluster when it is free, or leaves it when this agent

@@ -141,3 +141,29 @@ func TestLockDeleted(t *testing.T) {
 		r.within(2*time.Second, second)
 	})
 }
+
+// Consul's state is put back to one of before this agent came: the session, the lock and
+// all that was published are gone, and its watches, which wait for an index that is far
+// away now, tell nothing of that. All is whole again soon, however long the session is not
+// due to be renewed.
+func TestRestored(t *testing.T) {
+	for age := time.Duration(0); age < 4*time.Second; age += 300 * time.Millisecond {
+		world(t, func(r *rig) {
+			r.consul.Script(func(q consultest.Request) consultest.Fault {
+				return consultest.Fault{Hang: strings.HasPrefix(q.Path, "/kv/") && q.Query.Has("index")}
+			})
+			a := r.start("a", nil)
+			a.see(n1Leads)
+			r.within(2*time.Second, first)
+			r.stays(age, first)
+			lock, _ := r.consul.Get("pgsteer/mesh/main")
+			r.consul.EndSession(lock.Session)
+			r.consul.Delete("pgsteer/mesh/main")
+			r.consul.Deregister("pgsteer-main", "")
+			r.within(3*time.Second, first)
+			if s := a.status(); !s.Publishing || s.Err != nil {
+				t.Errorf("status %+v", s)
+			}
+		})
+	}
+}

@@ -44,6 +44,7 @@ type station struct {
 	standing map[string]Registration // what stands, as read or written last
 	known    bool                    // standing need not be read anew first
 	readDue  topology.Mono
+	session  string // under which it was read
 	fedAt    topology.Mono
 	retryAt  topology.Mono
 	written  map[string]Registration // by this agent, since it publishes; nil: nothing
@@ -131,7 +132,7 @@ func (s *station) turn(ctx context.Context) {
 		s.calm = s.seen
 	}
 	if !s.mayWrite(why) {
-		s.known, s.written, s.drifted, s.urgent = false, nil, nil, 0
+		s.forget()
 		s.stand(now)
 		s.tidy(ctx, why, now)
 		return
@@ -208,12 +209,19 @@ func (s *station) mayWrite(why string) bool {
 	st := &s.status
 	st.Publishing, st.Publisher, st.Waiting = session != "" && unrenewed.IsZero(), other, why
 	if st.Unrenewed, st.Ends = unrenewed, ends; session != "" {
+		if session != s.session { // the one before is gone, and what was written under it may be too
+			s.forget()
+			s.session = session
+		}
 		st.Publisher = s.p.o.Name
 		return true
 	}
 	s.setErr(both(s.p.locks.trouble(s.cluster), s.left))
 	return false
 }
+
+// forget drops what is known of what stands.
+func (s *station) forget() { s.known, s.written, s.drifted, s.urgent = false, nil, nil, 0 }
 
 // setErr needs station.mu.
 func (s *station) setErr(err error) {
