@@ -84,10 +84,13 @@ func (r *round) ordered(n *node) (effect, bool) {
 	return r.effect(topology.Drain, topology.CodeMaintenance, 0, "the monitor's goal is %s", a.Goal), true
 }
 
-// lastResort: a pool that takes stale replicas rather than nobody may use it.
-func (r *round) lastResort(n *node) bool {
-	a := r.assignment(n)
-	return a != nil && a.Stale && n.failingAt == 0
+// lastResort: its goal keeps it out, and a pool that takes stale replicas rather than
+// nobody may use it. One that has not answered since a start only stands on.
+func (r *round) lastResort(c candidate) bool {
+	a, n := r.assignment(c.n), c.n
+	return c.code == topology.CodeAssigned && a != nil && a.Stale &&
+		(n.inRecovery == topology.Yes || c.was.Verdict == topology.Up) &&
+		(n.strayAt == 0 || !r.since(n.strayAt, r.p.StreamingGrace))
 }
 
 // nobodyNamed says that the authority names nobody, though somebody is writable.

@@ -123,6 +123,37 @@ func (m *monitored) check(s *topology.Snapshot) {
 	}
 }
 
+// TestStaleFallbackAtAStart: who has not answered yet is no last resort, unless it was
+// one before the start.
+func TestStaleFallbackAtAStart(t *testing.T) {
+	w := newWorld(t, topology.AuthorityMonitor)
+	w.readPool().Fallback = topology.FallbackStale
+	m := monitored{world: w, goals: map[string]string{"a": "primary", "b": "catchingup", "c": "catchingup"}}
+	m.say()
+	w.askIn([]string{"a", "leader"})
+	w.want("replica", "a=drain b=drain/assigned c=drain/assigned")
+	w.askIn([]string{"c"})
+	w.want("replica", "b=drain/assigned c=up/fallback_stale")
+	w.fails("b", topology.FailRefused)
+	w.run(3 * sec)
+	w.want("replica", "b=down/refused c=up/fallback_stale")
+	for _, order := range permutations([]string{"a", "b", "c", "leader"}) {
+		standing := w.snap
+		w.restart()
+		w.noHarm(standing, true)
+		w.askIn(order)
+		w.want("replica", "b=drain/assigned c=up/fallback_stale") // refused once
+	}
+	m.goals["c"] = "secondary" // which needs no stopgap, once it is asked
+	m.say()
+	w.answers("b")
+	w.run(5 * sec)
+	w.want("replica", "b=drain/assigned c=up")
+	w.restart()
+	w.askIn([]string{"leader", "b"})
+	w.want("replica", "b=drain/assigned c=undecided")
+}
+
 // TestPropertyMonitor: whatever the monitor assigns and the servers are, at most one
 // node is up for writes, it is the one whose goal takes writes and that is writable,
 // and nobody serves reads against a goal.

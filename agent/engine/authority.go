@@ -17,7 +17,7 @@ type authorityState struct {
 	documents   *topology.Documents // no rule reads them
 	at          topology.Mono       // when the picture was asked for
 	absentSince topology.Mono       // the leader key is confirmed absent since
-	optimeIndex uint64
+	optimeIndex uint64              // the last one that was told
 }
 
 func (s *State) observeAuthority(o topology.Observation, src *source) {
@@ -34,12 +34,14 @@ func (s *State) observeAuthority(o topology.Observation, src *source) {
 	if h := &s.holder; h.name != "" && (a.Leader != "" && a.Leader != h.name || a.Withdrawn(h.name)) {
 		h.superseded = true
 	}
-	if a.OptimeIndex != s.authority.optimeIndex {
+	if a.OptimeIndex > s.authority.optimeIndex {
 		// The leader wrote its status some time after the picture before this
 		// one, so the node was alive then, whatever our own link says.
 		if n := s.nodes[a.Leader]; n != nil && old != nil && old.Leader == a.Leader {
 			n.wordAt = max(n.wordAt, s.authority.at)
 		}
+	}
+	if a.OptimeIndex != 0 { // zero is no word, and what a restored backup or a clock set back makes lower is no new one
 		s.authority.optimeIndex = a.OptimeIndex
 	}
 	s.authority.source, s.authority.picture, s.authority.at = o.Source, a, o.AskedAt.Mono

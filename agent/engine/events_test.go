@@ -167,7 +167,14 @@ func (w *world) applyAuthority(e event) {
 	case "standbyCluster":
 		a.StandbyCluster = e.TL == 7
 	case "optime":
-		a.OptimeIndex++
+		switch e.TL {
+		case 7:
+			a.OptimeIndex = 0
+		case 6:
+			a.OptimeIndex /= 2
+		default:
+			a.OptimeIndex++
+		}
 	case "unheard":
 		w.unheard = topology.FailStore
 		w.askAuthority()

@@ -128,10 +128,10 @@ func onlyLate(c candidate) bool {
 	return c.code == topology.CodeLag || c.code == topology.CodeDamped || c.code == topology.CodeReturning && c.t.out
 }
 
-// staleEnough: replication is in trouble, but the node answers and is within the
-// hard limit, as far as anybody knows.
-func staleEnough(c candidate) bool {
-	if !slices.Contains(stale, c.code) {
+// staleEnough: replication is in trouble, or the authority has other plans, but the
+// node answers and is within the hard limit, as far as anybody knows.
+func (r *round) staleEnough(c candidate) bool {
+	if !slices.Contains(stale, c.code) && !r.lastResort(c) {
 		return onlyLate(c)
 	}
 	return c.n.failingAt == 0 && (c.pool.MaxLagHard == 0 || c.t.lag.Bytes <= c.pool.MaxLagHard)

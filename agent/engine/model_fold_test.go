@@ -50,8 +50,11 @@ func (m *model) list(nodes []topology.Node, at topology.Mono) {
 
 func (m *model) picture(o topology.Observation) {
 	a, old := o.Authority, m.authority
-	if n := m.nodes[a.Leader]; n != nil && old != nil && old.Leader == a.Leader && old.OptimeIndex != a.OptimeIndex {
+	if n := m.nodes[a.Leader]; n != nil && old != nil && old.Leader == a.Leader && a.OptimeIndex > m.index {
 		n.told = max(n.told, m.asked) // it wrote its status after that
+	}
+	if a.OptimeIndex != 0 {
+		m.index = a.OptimeIndex
 	}
 	switch {
 	case a.Leader != "":

@@ -25,6 +25,7 @@ type model struct {
 
 	authority *topology.Authority
 	asked     topology.Mono // when the authority was asked for that
+	index     uint64        // of the last status that it told
 	unheard   bool          // a read in vain came after it
 	absent    topology.Mono // since when there has been no leader
 

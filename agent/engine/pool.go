@@ -103,16 +103,23 @@ func (r *round) readPool(pool topology.Pool, pr *poolRound) {
 		case topology.Undecided:
 			undecided = true
 		case topology.Drain:
-			if len(out) == 1 {
+			if len(out) > 1 {
+				break
+			}
+			if _, other := r.excluded(s); !other {
 				r.behind = append(r.behind, candidate{s, out[0].code, out[0].text})
 			}
 		case topology.Down:
 		}
 	}
 	up += r.readmit(pool, pr, pool.MinReplicas-up)
-	// At a start the replicas that have not been asked yet stand as they are.
+	// At a start the replicas that have not been asked yet stand as they are, and so
+	// does a stale one that serves for want of them.
 	waiting := undecided && r.s.standing(last, r.writerUp()) != topology.Up
-	if up == 0 && !waiting {
+	if waiting {
+		r.behind = slices.DeleteFunc(r.behind, func(c candidate) bool { return c.was.Verdict != topology.Up })
+	}
+	if up == 0 && (!waiting || pool.Fallback == topology.FallbackStale) {
 		pr.fallback = r.fallBack(pool, pr)
 	}
 	r.preferZone(pool, pr)
@@ -157,9 +164,7 @@ func (r *round) fallBack(pool topology.Pool, pr *poolRound) bool {
 		return true
 	case topology.FallbackStale:
 		r.sortBehind()
-		i := slices.IndexFunc(r.behind, func(c candidate) bool {
-			return staleEnough(c) || c.code == topology.CodeAssigned && r.lastResort(c.n)
-		})
+		i := slices.IndexFunc(r.behind, r.staleEnough)
 		if i < 0 {
 			return false
 		}

@@ -56,10 +56,10 @@ func (r *round) replicaEffect(s seat) effect {
 	if n.inRecovery == topology.No || n.inRecovery == topology.Unknown && h.restored && h.name == n.Name {
 		return r.primaryInReadPool(n)
 	}
-	if e, bad := r.unassigned(s); bad {
-		return e
+	e := r.replicationEffect(s) // which also follows the lag of those that are assigned elsewhere
+	if goal, bad := r.unassigned(s); bad {
+		return goal
 	}
-	e := r.replicationEffect(s)
 	old := n.aliveAt != 0 && r.since(max(n.roleAt, n.knownAt), r.p.EvidenceMaxAge)
 	switch {
 	case e.verdict == topology.Down:

@@ -117,6 +117,15 @@ func TestLinkCutByStatus(t *testing.T) {
 	w.run(4 * sec)
 	w.want("primary", "a=drain/silent")
 
+	for _, index := range []uint64{0, 20, 10, 10} { // the key is gone, is back as it was, and of an old backup
+		w.authority.OptimeIndex = index
+		w.run(500 * ms)
+		w.want("primary", "a=drain/silent")
+	}
+	w.authority.OptimeIndex++ // from there on it is written as ever
+	w.run(500 * ms)
+	w.want("primary", "a=up/link_cut")
+
 	w = settled(t, patroni) // what the last leader wrote is no word of the next one
 	w.interval = 500 * ms
 	w.fails("b", topology.FailTimeout)

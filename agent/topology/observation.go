@@ -217,7 +217,7 @@ type Authority struct {
 	SystemID        uint64   // the initialize key
 	Timeline        Timeline // highest of history and members
 	Optime          LSN      // the status key
-	OptimeIndex     uint64   // moves whenever the leader wrote the status key
+	OptimeIndex     uint64   // grows whenever the leader wrote the status key; zero: no word of it
 	SyncMode        string   // "", "sync", "quorum"
 	SyncStandbys    []string
 	Members         []Member
