@@ -32,7 +32,8 @@ func (a *Agent) about() status.Agent {
 			s.EnteredAt = r.Since
 		}
 		s.Maintenance = append(s.Maintenance, status.Maintenance{
-			Cluster: r.Cluster, Pool: r.Pool, Node: r.Node, Reason: r.Reason, Who: r.Who, Since: r.Since, Until: r.Until, Drain: a.drainOf(r),
+			Cluster: r.Cluster, Pool: r.Pool, Node: r.Node, Reason: r.Reason, Who: r.Who,
+			Since: r.Since, Until: r.Until, DrainUntil: r.DrainUntil, Drain: a.drainOf(r),
 		})
 	}
 	a.mu.Lock()

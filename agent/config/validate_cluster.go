@@ -26,6 +26,7 @@ func (cs Clusters) check(s scope) {
 			joined[id] = "pool " + p.Name + " of cluster " + c.Name
 		}
 		c.checkTiming(in, s.in("postgres"))
+		c.checkAuthorityAge(in)
 		if c.takes(in, topology.AuthorityMonitor) {
 			c.Monitor.checkGroup(in.in("pg_auto_failover"), c.Name, groups)
 		}

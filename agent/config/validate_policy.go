@@ -11,6 +11,14 @@ import (
 // often as several times a second to see it.
 const minMinDown = 100 * time.Millisecond
 
+// Time between two reads of Patroni's keys in Consul that nothing asked for
+// (watchers/consul), and of a round of questions to Patroni, an answer included
+// (watchers/patroni).
+const (
+	consulRound = 10 * time.Second
+	restRound   = 3 * time.Second
+)
+
 // minWritesStalled is the interval and the timeout of a write probe together
 // (watchers/postgres): a write that is slow, but answered, is no stall.
 const minWritesStalled = 3 * time.Second
@@ -136,6 +144,31 @@ func (c Cluster) checkTiming(s, shared scope) {
 			continue
 		}
 		c.timingFault(s, shared, limit.key, limit.is)
+	}
+}
+
+// checkAuthorityAge compares the policy with the reads of the authority: one whose
+// word grows too old before it is read again would be lost at the end of every
+// round, and nobody new would be admitted then.
+func (c Cluster) checkAuthorityAge(s scope) {
+	policy, limit := place{s.in("policy"), "authority_max_age"}, c.Policy.AuthorityMaxAge
+	if limit <= 0 {
+		return
+	}
+	switch m := c.Monitor; {
+	case c.takes(s, topology.AuthorityMonitor):
+		if in := s.in("pg_auto_failover"); m.Interval > 0 && m.Timeout > 0 && limit <= m.Interval+m.Timeout {
+			faultAt([]place{{in, "interval"}, policy, {in, "timeout"}},
+				"interval + timeout (%s + %s) of the monitor's reads is not below authority_max_age %s: its word would be too old before the next one, and the authority lost each time",
+				m.Interval, m.Timeout, limit)
+		}
+	case !c.takes(s, topology.AuthorityPatroni) || s.d.unsound[s.in("patroni").in("source").at]:
+	case c.Patroni.Source == SourceREST && limit <= restRound:
+		faultAt([]place{policy}, "authority_max_age %s is not above %s, the time of a round of questions to Patroni: its word would be too old before the next one, and the authority lost each time",
+			limit, restRound)
+	case c.Patroni.Source != SourceREST && limit <= consulRound:
+		faultAt([]place{policy}, "authority_max_age %s is not above %s, the time between two reads of Patroni's keys in Consul: its word would be too old before the next one, and the authority lost each time",
+			limit, consulRound)
 	}
 }
 

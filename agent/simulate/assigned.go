@@ -17,6 +17,10 @@ type monitorFile struct {
 	Uptime         span   `yaml:"uptime"`
 	UnhealthyAfter span   `yaml:"unhealthy_after"`
 	StartupGrace   span   `yaml:"startup_grace"`
+	CheckPeriod    span   `yaml:"check_period"`
+	CheckTimeout   span   `yaml:"check_timeout"`
+	CheckRetries   int64  `yaml:"check_max_retries"`
+	CheckDelay     span   `yaml:"check_retry_delay"`
 	Assumed        bool   `yaml:"assumed"`
 }
 
@@ -46,6 +50,9 @@ func (w *monitorFile) value() *topology.Monitor {
 	m := &topology.Monitor{
 		Version: string(w.Version), SyncStandbys: int(w.SyncStandbys), Uptime: time.Duration(w.Uptime),
 		UnhealthyAfter: time.Duration(w.UnhealthyAfter), StartupGrace: time.Duration(w.StartupGrace), Assumed: w.Assumed,
+		Check: topology.HealthCheck{
+			Period: time.Duration(w.CheckPeriod), Timeout: time.Duration(w.CheckTimeout), MaxRetries: int(w.CheckRetries), RetryDelay: time.Duration(w.CheckDelay),
+		},
 	}
 	for _, c := range w.Claimants {
 		m.Claimants = append(m.Claimants, string(c))
@@ -77,6 +84,10 @@ func (f fields) monitor(m *topology.Monitor) {
 	below.duration("uptime", m.Uptime)
 	below.duration("unhealthy_after", m.UnhealthyAfter)
 	below.duration("startup_grace", m.StartupGrace)
+	below.duration("check_period", m.Check.Period)
+	below.duration("check_timeout", m.Check.Timeout)
+	below.raw("check_max_retries", strconv.Itoa(m.Check.MaxRetries))
+	below.duration("check_retry_delay", m.Check.RetryDelay)
 	below.flag("assumed", m.Assumed)
 	f.present("monitor", below)
 }

@@ -258,6 +258,7 @@ func (d *dice) authority() *topology.Authority {
 	if d.yes() {
 		a.Monitor = &topology.Monitor{
 			Version: d.text(), SyncStandbys: d.IntN(3), Uptime: d.duration(), UnhealthyAfter: d.duration(), StartupGrace: d.duration(), Assumed: d.yes(),
+			Check: topology.HealthCheck{Period: d.duration(), Timeout: d.duration(), MaxRetries: d.IntN(3), RetryDelay: d.duration()},
 		}
 		for range d.IntN(3) {
 			a.Monitor.Claimants = append(a.Monitor.Claimants, d.text())

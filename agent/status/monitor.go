@@ -39,14 +39,26 @@ type MonitorReport struct {
 	Health   topology.Tri `json:"health"` // good, by the monitor's own check
 	CheckAge *float64     `json:"checked_seconds_ago,omitempty"`
 	// CheckCounts: the check was made after the monitor's start.
-	CheckCounts bool         `json:"check_counts"`
-	GraceLeft   *float64     `json:"startup_grace_left_seconds,omitempty"` // nil: unknown
-	Unhealthy   topology.Tri `json:"unhealthy"`
+	CheckCounts bool `json:"check_counts"`
+	// BadWithin is after how long at most the check is bad if the node answers nothing
+	// from now on; nil: unknown.
+	BadWithin *float64 `json:"check_bad_within_seconds,omitempty"`
+	// Uptime is the time since the monitor's start; nil: unknown.
+	Uptime    *float64     `json:"monitor_uptime_seconds,omitempty"`
+	GraceLeft *float64     `json:"startup_grace_left_seconds,omitempty"` // nil: unknown
+	Unhealthy topology.Tri `json:"unhealthy"`
+	// Promotion is who could be promoted in the primary's place, or why nobody could;
+	// empty for another node than the primary, and while the monitor is away.
+	Promotion string `json:"promotion,omitempty"`
 
-	SilentAfter float64 `json:"node_considered_unhealthy_timeout_seconds"`
-	Grace       float64 `json:"startup_grace_period_seconds"`
-	Assumed     bool    `json:"settings_assumed,omitempty"` // they are the monitor's defaults
-	Version     string  `json:"version,omitempty"`
+	SilentAfter  float64 `json:"node_considered_unhealthy_timeout_seconds"`
+	Grace        float64 `json:"startup_grace_period_seconds"`
+	CheckPeriod  float64 `json:"health_check_period_seconds"`
+	CheckTimeout float64 `json:"health_check_timeout_seconds"`
+	CheckRetries int     `json:"health_check_max_retries"`
+	CheckDelay   float64 `json:"health_check_retry_delay_seconds"`
+	Assumed      bool    `json:"settings_assumed,omitempty"` // they are the monitor's defaults
+	Version      string  `json:"version,omitempty"`
 }
 
 // heard is how a monitor was heard last.
@@ -63,26 +75,59 @@ func monitorReport(m *topology.Monitor, a *topology.Assignment, h heard) *Monito
 	r := &MonitorReport{
 		Away: !h.current, AnsweredAge: age(h.age, 0), Goal: a.Goal, Reported: a.Reported, Priority: a.Priority, Quorum: a.Quorum, Running: a.Running, Health: a.Health,
 		SilentAfter: m.UnhealthyAfter.Seconds(), Grace: m.StartupGrace.Seconds(), Assumed: m.Assumed, Version: m.Version, SyncStandbys: m.SyncStandbys,
+		CheckPeriod: m.Check.Period.Seconds(), CheckTimeout: m.Check.Timeout.Seconds(), CheckRetries: m.Check.MaxRetries, CheckDelay: m.Check.RetryDelay.Seconds(),
 	}
-	var since time.Duration
-	if h.current {
-		since = max(0, h.age)
+	since := h.since()
+	r.ReportAge, r.ChangeAge, r.Uptime = age(a.ReportAge, since), age(a.ChangeAge, since), age(m.Uptime, since)
+	if a.Health != topology.Unknown { // the column has a time before the first check too
+		r.CheckAge = age(a.HealthAge, since)
 	}
-	r.ReportAge, r.ChangeAge, r.CheckAge = age(a.ReportAge, since), age(a.ChangeAge, since), age(a.HealthAge, since)
-	r.CheckCounts = a.HealthAge >= 0 && (m.Uptime < 0 || a.HealthAge <= m.Uptime)
+	r.CheckCounts = r.CheckAge != nil && checkCounts(m, a)
 	if !h.current {
 		return r
 	}
 	if a.ReportAge >= 0 {
 		r.SilentIn = new(max(0, m.UnhealthyAfter-a.ReportAge-since).Seconds())
 	}
-	r.GraceLeft = new(0.0)
-	if m.Uptime >= 0 {
-		r.GraceLeft = new(max(0, m.StartupGrace-m.Uptime-since).Seconds())
+	if within := m.Check.BadWithin(); within > 0 && a.Health != topology.No {
+		r.BadWithin = new(within.Seconds())
 	}
-	silent := r.SilentIn != nil && *r.SilentIn == 0
-	r.Unhealthy = topology.Bool(a.Running == topology.No || silent && a.Health == topology.No && r.CheckCounts && *r.GraceLeft == 0)
+	r.GraceLeft = new(graceLeft(m, since).Seconds())
+	r.Unhealthy = topology.Bool(unhealthy(m, a, since))
 	return r
+}
+
+// since is the time since its last word by which that goes on; zero while it is away.
+func (h heard) since() time.Duration {
+	if !h.current {
+		return 0
+	}
+	return max(0, h.age)
+}
+
+// unhealthy is IsUnhealthy of the monitor, some time after its word.
+func unhealthy(m *topology.Monitor, a *topology.Assignment, since time.Duration) bool {
+	return a.Running == topology.No ||
+		silent(m, a, since) && a.Health == topology.No && checkCounts(m, a) && graceLeft(m, since) == 0
+}
+
+// silent reports whether the keeper counts as silent.
+func silent(m *topology.Monitor, a *topology.Assignment, since time.Duration) bool {
+	return a.ReportAge >= 0 && a.ReportAge+since >= m.UnhealthyAfter
+}
+
+// checkCounts reports whether the check was made after the monitor's start.
+func checkCounts(m *topology.Monitor, a *topology.Assignment) bool {
+	return a.HealthAge >= 0 && (m.Uptime < 0 || a.HealthAge <= m.Uptime)
+}
+
+// graceLeft is what is left of the monitor's grace after its start; it counts as over
+// when that start is not known.
+func graceLeft(m *topology.Monitor, since time.Duration) time.Duration {
+	if m.Uptime < 0 {
+		return 0
+	}
+	return max(0, m.StartupGrace-m.Uptime-since)
 }
 
 // age is in seconds, of an age by a clock of others and the time since; nil: unknown.
@@ -118,17 +163,38 @@ func (r rows) monitor(m *MonitorReport) {
 	r.add("monitor", "%s; candidate priority %d, %s", text, m.Priority, quorum)
 	r.add("keeper", "%s", m.keeper())
 	r.add("check", "%s", m.check())
+	r.add("started", "%s", m.started())
 	r.add("unhealthy", "%s", m.conclusion())
+	if m.Promotion != "" {
+		r.add("promotion", "%s", m.Promotion)
+	}
 	r.add("settings", "%s", m.settings())
 }
 
 // settings are the monitor's limits, those by which the lines above were judged.
 func (m *MonitorReport) settings() string {
-	text := "node_considered_unhealthy_timeout %s, startup_grace_period %s"
-	if m.Assumed {
-		text = "node_considered_unhealthy_timeout %s (default), startup_grace_period %s (default); the monitor's own could not be read"
+	text := "node_considered_unhealthy_timeout " + seconds(m.SilentAfter) + ", startup_grace_period " + seconds(m.Grace)
+	if m.CheckTimeout > 0 {
+		text += fmt.Sprintf(", health_check_period %s, _timeout %s, _max_retries %d, _retry_delay %s",
+			seconds(m.CheckPeriod), seconds(m.CheckTimeout), m.CheckRetries, seconds(m.CheckDelay))
 	}
-	return fmt.Sprintf(text, seconds(m.SilentAfter), seconds(m.Grace))
+	if m.Assumed {
+		text += "; these are defaults, the monitor's own could not be read"
+	}
+	return text
+}
+
+// started is since when the monitor runs, and whether its grace after that is over.
+func (m *MonitorReport) started() string {
+	switch {
+	case m.Uptime == nil:
+		return "the monitor has not told when"
+	case m.Away:
+		return "the monitor " + seconds(*m.Uptime) + " before that"
+	case *m.GraceLeft > 0:
+		return fmt.Sprintf("the monitor %s ago; its grace after a start lasts %s more", seconds(*m.Uptime), seconds(*m.GraceLeft))
+	}
+	return "the monitor " + seconds(*m.Uptime) + " ago; its grace after a start is over"
 }
 
 func (m *MonitorReport) keeper() string {
@@ -153,8 +219,11 @@ func (m *MonitorReport) check() string {
 	case m.CheckAge != nil:
 		text += ", made " + seconds(*m.CheckAge) + " ago"
 	}
-	if m.Health == topology.No && !m.CheckCounts {
+	switch {
+	case m.Health == topology.No && !m.CheckCounts:
 		text += "; before the monitor's start, so it does not count"
+	case m.BadWithin != nil:
+		text += "; bad within " + seconds(*m.BadWithin) + " if the node answers nothing from now on"
 	}
 	return text
 }

@@ -23,8 +23,8 @@ func monitored(more func(*topology.Snapshot, *topology.Facts)) *world {
 		}
 		f.Authority = &topology.Authority{
 			Leader:  "n1",
-			Members: []topology.Member{assign("n1", "primary", topology.Yes, 11*time.Second), assign("n2", "secondary", topology.Yes, time.Second), assign("n3", "secondary", topology.No, 30*time.Second)},
-			Monitor: &topology.Monitor{Version: "2.0", Uptime: time.Hour, UnhealthyAfter: 20 * time.Second, StartupGrace: 10 * time.Second},
+			Members: []topology.Member{assign("n1", "primary", topology.Yes, 11*time.Second), assign("n2", "secondary", topology.Yes, time.Second), assign("n3", "secondary", topology.Yes, time.Second)},
+			Monitor: &topology.Monitor{Version: "2.0", Uptime: time.Hour, UnhealthyAfter: 20 * time.Second, StartupGrace: 10 * time.Second, Check: usualCheck},
 		}
 		for i := range f.Authority.Members {
 			n := f.Nodes[f.Authority.Members[i].Name]
@@ -39,6 +39,8 @@ func monitored(more func(*topology.Snapshot, *topology.Facts)) *world {
 		}
 	}))
 }
+
+var usualCheck = topology.HealthCheck{Period: 5 * time.Second, Timeout: 5 * time.Second, MaxRetries: 2, RetryDelay: 2 * time.Second}
 
 // TestUnhealthy: the monitor's two conditions, as the source of its versions 2.0 to
 // 2.2 has them.
@@ -73,8 +75,61 @@ func TestUnhealthy(t *testing.T) {
 	if never.Unhealthy != topology.No || never.ReportAge != nil || never.CheckAge != nil || never.keeper() != "has never reported" || never.check() != "not made yet" {
 		t.Errorf("without a report: %+v", never)
 	}
+	if never.BadWithin != nil {
+		t.Errorf("the settings of the check are not known, yet it is bad within %vs", *never.BadWithin)
+	}
 	if monitorReport(nil, &topology.Assignment{}, heard{}) != nil || monitorReport(&plain, nil, heard{}) != nil {
 		t.Error("a report without a monitor or an assignment")
+	}
+}
+
+// TestMonitorsCheck: what is printed of the monitor's own check. A node that was never checked
+// has a time of that all the same, the one of its registration.
+func TestMonitorsCheck(t *testing.T) {
+	const silent = "; bad within 26s if the node answers nothing from now on"
+	for _, c := range []struct {
+		name   string
+		health topology.Tri
+		age    time.Duration
+		away   bool
+		want   string
+	}{
+		{"never", topology.Unknown, 12 * time.Second, false, "not made yet" + silent},
+		{"never, without a time", topology.Unknown, -1, false, "not made yet" + silent},
+		{"never, as far as known", topology.Unknown, 12 * time.Second, true, "not made yet"},
+		{"good", topology.Yes, 3 * time.Second, false, "good, made 4s ago" + silent},
+		{"good, as far as known", topology.Yes, 3 * time.Second, true, "good, made 3s before that"},
+		{"bad", topology.No, 3 * time.Second, false, "bad, made 4s ago"},
+		{"bad before the start", topology.No, 2 * time.Hour, false, "bad, made 2h0m1s ago; before the monitor's start, so it does not count"},
+	} {
+		m := topology.Monitor{Uptime: time.Hour, UnhealthyAfter: 20 * time.Second, Check: usualCheck}
+		r := monitorReport(&m, &topology.Assignment{ReportAge: time.Second, Health: c.health, HealthAge: c.age}, heard{!c.away, time.Second})
+		if got := r.check(); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+		if c.health == topology.Unknown && (r.CheckAge != nil || r.CheckCounts) {
+			t.Errorf("%s: a check that was not made is %vs old, counts %t", c.name, r.CheckAge, r.CheckCounts)
+		}
+	}
+}
+
+// TestMonitorsStart: what is printed of the monitor's start.
+func TestMonitorsStart(t *testing.T) {
+	for _, c := range []struct {
+		up   time.Duration
+		away bool
+		want string
+	}{
+		{time.Hour, false, "the monitor 1h0m1s ago; its grace after a start is over"},
+		{4 * time.Second, false, "the monitor 5s ago; its grace after a start lasts 5s more"},
+		{9 * time.Second, false, "the monitor 10s ago; its grace after a start is over"},
+		{4 * time.Second, true, "the monitor 4s before that"},
+		{-1, false, "the monitor has not told when"},
+	} {
+		m := topology.Monitor{Uptime: c.up, StartupGrace: 10 * time.Second}
+		if got := monitorReport(&m, &topology.Assignment{}, heard{!c.away, time.Second}).started(); got != c.want {
+			t.Errorf("up for %s, away %t: got %q, want %q", c.up, c.away, got, c.want)
+		}
 	}
 }
 
@@ -133,7 +188,7 @@ func TestManualShowsTheMonitor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range []string{"monitor", "monitor-away"} {
+	for _, w := range []string{"monitor", "monitor-nobody", "monitor-away"} {
 		_, text, _ := strings.Cut(explain(t, worlds[w](), "main/n1").Text, "\n  monitor ")
 		text, _, ok := strings.Cut(text, "\n  authority ")
 		if picture := "  monitor " + text + "\n"; !ok || !strings.Contains(string(page), picture) {

@@ -67,6 +67,9 @@ func (r *NodeReport) addMonitor(v *topology.View, now topology.Mono) {
 		}
 	}
 	r.Monitor = monitorReport(f.Authority.Monitor, r.Member.Assigned, h)
+	if r.Monitor != nil && h.current {
+		r.Monitor.Promotion = promotion(r.Name, f.Authority, h.since())
+	}
 	plain := *r.Member
 	plain.Assigned = nil
 	r.Member = &plain

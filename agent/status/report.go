@@ -40,8 +40,10 @@ type Maintenance struct {
 	Who     string    `json:"who,omitempty"`
 	Since   time.Time `json:"since"`
 	Until   time.Time `json:"until,omitzero"` // zero: until it is ended
-	// Drain is of a node whose server is emptied; nil: sessions there go on.
-	Drain *Drain `json:"drain,omitempty"`
+	// DrainUntil is when balancers end the sessions that are still there, Drain is of a
+	// node whose server is emptied; zero and nil: sessions there go on.
+	DrainUntil time.Time `json:"drain_until,omitzero"`
+	Drain      *Drain    `json:"drain,omitempty"`
 }
 
 // what names what is out, for people.

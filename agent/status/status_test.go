@@ -48,6 +48,8 @@ func TestStatusText(t *testing.T) {
 var explained = []struct{ world, node string }{
 	{"monitor", "n1"},
 	{"monitor", "n3"},
+	{"monitor-nobody", "n1"},
+	{"monitor-nobody", "n3"},
 	{"monitor-away", "n1"},
 	{"monitor-away", "n3"},
 	{"up", "n1"},

@@ -35,6 +35,9 @@ func writeMaintenance(w io.Writer, m Maintenance) {
 	if !m.Until.IsZero() {
 		until = "until " + m.Until.UTC().Format(time.DateTime) + " UTC"
 	}
+	if !m.DrainUntil.IsZero() {
+		until += ", sessions end at " + m.DrainUntil.UTC().Format(time.DateTime) + " UTC"
+	}
 	fmt.Fprintf(w, "- maintenance of %s since %s UTC, %s: %s (%s)\n", m.what(), m.Since.UTC().Format(time.DateTime), until,
 		cmp.Or(m.Reason, "no reason given"), cmp.Or(m.Who, "nobody named"))
 	if m.Drain != nil {

@@ -14,6 +14,14 @@ func since(d time.Duration, code topology.Code, text string) topology.Reason {
 var worlds = map[string]func() *world{
 	"up":      func() *world { return newWorld(view("main", nil)) },
 	"monitor": func() *world { return monitored(nil) },
+	// The same a while later: the monitor gives n1 up, but of n3 it has no position.
+	"monitor-nobody": func() *world {
+		return monitored(func(_ *topology.Snapshot, f *topology.Facts) {
+			n1, n3 := f.Authority.Members[0].Assigned, f.Authority.Members[2].Assigned
+			n1.Health, n1.ReportAge = topology.No, 25*time.Second
+			n3.Goal, n3.Reported, n3.Health, n3.ReportAge = "catchingup", "secondary", topology.No, 12*time.Minute
+		})
+	},
 	// The same, and 78 s ago the monitor was asked in vain for the first time.
 	"monitor-away": func() *world {
 		return monitored(func(s *topology.Snapshot, f *topology.Facts) {
@@ -55,7 +63,7 @@ var worlds = map[string]func() *world{
 		w.agent.EnteredAt = wall.Add(-time.Minute)
 		w.agent.Maintenance = []Maintenance{
 			{Reason: "new switch", Who: "ann", Since: wall.Add(-time.Minute)},
-			{Cluster: "main", Node: "n2", Pool: "replica", Since: wall.Add(-time.Hour), Until: wall.Add(time.Hour)},
+			{Cluster: "main", Node: "n2", Pool: "replica", Since: wall.Add(-time.Hour), Until: wall.Add(time.Hour), DrainUntil: wall.Add(time.Minute)},
 			{Cluster: "main", Node: "n3", Reason: "new disk", Who: "bob", Since: wall.Add(-time.Minute), Drain: &Drain{
 				Phase: "waiting", Left: 2, Ended: 1, By: "db1", Deadline: wall.Add(9 * time.Minute), EndIdle: true, Terminate: true,
 			}},

@@ -19,8 +19,29 @@ type Monitor struct {
 	// node_considered_unhealthy_timeout and startup_grace_period.
 	UnhealthyAfter time.Duration `json:"unhealthy_after"`
 	StartupGrace   time.Duration `json:"startup_grace"`
+	// Check is how the monitor checks nodes by itself; zero: unknown.
+	Check HealthCheck `json:"check"`
 	// Assumed: these settings could not be read, so they are its defaults.
 	Assumed bool `json:"assumed,omitempty"`
+}
+
+// HealthCheck are the monitor's settings health_check_period, health_check_timeout,
+// health_check_max_retries and health_check_retry_delay. A round asks every node at
+// once; one that does not answer is tried again, and the next round begins when all
+// are decided and the period is over.
+type HealthCheck struct {
+	Period     time.Duration `json:"period"`
+	Timeout    time.Duration `json:"timeout"` // of each try
+	MaxRetries int           `json:"max_retries"`
+	RetryDelay time.Duration `json:"retry_delay"`
+}
+
+// BadWithin returns after how long at most the check of a node is bad that answers
+// nothing from now on, zero when that is unknown. A round may have asked it a moment
+// ago, and the monitor pauses after the last try too. It takes longer while a
+// round waits for another node.
+func (h HealthCheck) BadWithin() time.Duration {
+	return h.Period + time.Duration(h.MaxRetries+1)*(h.Timeout+h.RetryDelay)
 }
 
 // Assignment is what a monitor wants of one node, and what it thinks of its

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/internal/lab"
 )
 
@@ -24,7 +25,7 @@ import (
 // and not in the figures. A session that reaches the new writer while it is still
 // read-only fails it, and so does a write on the old one after that moment.
 func BenchmarkAutoFailoverGap(b *testing.B) {
-	g := newAutoGap(b, "n1", "n2")
+	g := newAutoGap(b, "", "n1", "n2")
 	for _, way := range []struct {
 		name       string
 		begin, end func() error
@@ -37,7 +38,7 @@ func BenchmarkAutoFailoverGap(b *testing.B) {
 	} {
 		g.bench(b, way.name, way.begin, way.end)
 	}
-	three := newAutoGap(b, "n1", "n2", "n3")
+	three := newAutoGap(b, "", "n1", "n2", "n3")
 	three.bench(b, "switchover-of-three", three.promotion, func() error { return nil })
 }
 
@@ -59,11 +60,13 @@ func (g *autoGap) bench(b *testing.B, name string, begin, end func() error) {
 
 // TestAutoFailoverClients: no session of a client reaches a node that the monitor has
 // chosen and that is still read-only, and none writes on the old writer afterwards, at
-// HAProxy and at Envoy. Of three nodes the winner goes another way than of two.
+// HAProxy and at Envoy. Of three nodes the winner goes another way than of two. The agent
+// lives on the monitor's notifications there: its own reads are far apart.
 func TestAutoFailoverClients(t *testing.T) {
 	for _, nodes := range [][]string{{"n1", "n2"}, {"n1", "n2", "n3"}} {
 		t.Run(fmt.Sprintf("of %d", len(nodes)), func(t *testing.T) {
-			g := newAutoGap(t, nodes...)
+			g := newAutoGap(t, seldom, nodes...)
+			g.announced()
 			for at, c := range g.change(g.promotion, func() error { return nil }) {
 				if c.early+c.late > 0 {
 					t.Errorf("%s: %d sessions reached the new writer before it took writes, %d writes the old one after that", at, c.early, c.late)
@@ -107,9 +110,12 @@ type autoGap struct {
 	others       []string
 }
 
-func newAutoGap(tb testing.TB, nodes ...string) *autoGap {
+// newAutoGap makes one whose agent reads the monitor at least every interval; empty: the
+// default.
+func newAutoGap(tb testing.TB, interval string, nodes ...string) *autoGap {
 	tb.Helper()
 	p := autoRigOf(tb, len(nodes), lab.NeedAutoFailover, lab.NeedHAProxy, lab.NeedEnvoy)
+	p.interval = interval
 	f := &front{rig: p.rig, write: p.addr(), read: p.addr()}
 	f.envoyWrite, f.envoyRead = atEnvoy(f.write), atEnvoy(f.read)
 	p.steer(fmt.Sprintf(`    pools:
@@ -122,6 +128,31 @@ envoy: {listen_host: %s}
 	f.startHAProxy()
 	f.startEnvoy()
 	return &autoGap{autoRig: p, front: f, writer: p.auto.Node(nodes[0]), next: p.auto.Node(nodes[1]), others: nodes[2:]}
+}
+
+// The time between two reads of the monitor that nothing asks for, and what bounds a
+// notification: far less, whatever the machine does besides.
+const (
+	seldom    = "20s"
+	heardSoon = 5 * time.Second
+)
+
+// announced holds that the agent hears of a change by the monitor's notification. No
+// server changes its role by this one, so that nothing else makes the agent ask; and of
+// two within heardSoon at most one can be found by a read that was due.
+func (g *autoGap) announced() {
+	g.t.Helper()
+	for _, to := range []struct {
+		priority int
+		tag      string
+	}{{0, "true"}, {50, ""}} {
+		g.priority(g.next.Name(), to.priority)
+		took := g.within(heardSoon, fmt.Sprintf("the notification of %s's candidate priority %d", g.next.Name(), to.priority), func() bool {
+			return g.tag(g.next.Name(), topology.TagNoFailover) == to.tag
+		})
+		g.t.Logf("candidate priority %d to the agent: %s", to.priority, took)
+	}
+	g.settled(g.writer.Name(), append([]string{g.next.Name()}, g.others...)...)
 }
 
 // promotion has the monitor hand the writer's role to the next one.

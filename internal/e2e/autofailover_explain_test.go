@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +22,7 @@ func (p *autoRig) explained(node, what string, ok func() bool) string {
 			next = passed + 500*time.Millisecond
 			var said []string
 			for line := range strings.Lines(p.explain("main", node)) {
-				if word := strings.Fields(line); len(word) > 0 && slices.Contains([]string{"keeper", "check", "unhealthy"}, word[0]) {
+				if word := strings.Fields(line); len(word) > 0 && slices.Contains([]string{"keeper", "check", "started", "unhealthy", "promotion"}, word[0]) {
 					said = append(said, strings.Join(word, " "))
 				}
 			}
@@ -30,4 +32,11 @@ func (p *autoRig) explained(node, what string, ok func() bool) string {
 	})
 	p.t.Logf("what explain says of %s:%s", node, &b)
 	return b.String()
+}
+
+// hastySettings are the settings of a lab's monitor as explain prints them when it
+// could read each of them there.
+func hastySettings() string {
+	return fmt.Sprintf("node_considered_unhealthy_timeout %s, startup_grace_period 2s, health_check_period 500ms, _timeout 500ms, _max_retries 2, _retry_delay 100ms",
+		cmp.Or(os.Getenv("PGSTEER_UNHEALTHY_TIMEOUT"), "3s"))
 }

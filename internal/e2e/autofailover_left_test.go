@@ -35,6 +35,10 @@ func TestAutoFailoverLeftOver(t *testing.T) {
 			writes, _ := p.view("main").Snapshot.Pool("primary")
 			return only(writes)
 		})
+		p.within(electedWithin, "explain to say why nobody is promoted", func() bool {
+			return strings.Contains(p.explain("main", "n2"), "promotion nobody: n1 has candidate priority 0, n3 has candidate priority 0\n")
+		})
+		p.t.Log(p.explain("main", "n2"))
 		p.is("main", "replica", "n1", topology.Drain, "")
 		p.is("main", "replica", "n3", topology.Drain, "")
 		p.priority("n1", 50)

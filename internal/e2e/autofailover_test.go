@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type autoRig struct {
 	*rig
 	auto  *lab.AutoFailover
 	whole *testing.T
+	// interval of reads of the monitor that nothing asked for; empty: the default.
+	interval string
 }
 
 func newAutoRig(t *testing.T, nodes int) *autoRig {
@@ -57,11 +60,12 @@ func autoRigOf(tb testing.TB, nodes int, needs ...string) *autoRig {
 
 // steer writes the agent's configuration, with more of the cluster and beside it.
 func (p *autoRig) steer(more string) {
+	interval := cmp.Or(p.interval, "2s")
 	p.configure(`clusters:
   main:
     authority: pg_auto_failover
-    pg_auto_failover: {monitors: ["%s"]}
-%s`, p.auto.Monitor().Addr(), more)
+    pg_auto_failover: {monitors: ["%s"], interval: %s}
+%s`, p.auto.Monitor().Addr(), interval, more)
 }
 
 // TestAutoFailover: what pg_auto_failover's monitor decides is followed, no node
@@ -81,10 +85,17 @@ func TestAutoFailover(t *testing.T) {
 		p.replays(session)
 	})
 	p.step("the primary's host is killed", func() {
+		if is, want := p.explain("main", "n2"), "settings  "+hastySettings()+"\n"; !strings.Contains(is, want) {
+			p.t.Errorf("explain lacks %q, the monitor's own settings:\n%s", want, is)
+		}
 		p.do(p.auto.Node("n2").Kill())
 		why := p.explained("n2", "n1 to be the writer", func() bool { return p.view("main").Snapshot.Writer == "n1" })
-		if !strings.Contains(why, "unhealthy no: the keeper is not silent for long enough") {
-			p.t.Error("explain never said why nothing fails over yet")
+		for _, want := range []string{
+			"unhealthy no: the keeper is not silent for long enough", "its grace after a start is over", "promotion n1, unless",
+		} {
+			if !strings.Contains(why, want) {
+				p.t.Errorf("explain never said %q", want)
+			}
 		}
 		p.is("main", "primary", "n2", topology.Down, "")
 		p.do(p.auto.Node("n2").Start(p.t.Context()))

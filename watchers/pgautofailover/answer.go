@@ -14,9 +14,18 @@ type Answer struct {
 	Uptime    *float64 `json:"uptime"`  // of the server, seconds
 	Unhealthy *float64 `json:"unhealthy_after"`
 	Grace     *float64 `json:"startup_grace"`
+	Check     Check    `json:"check"`
 	// Formation is nil when the monitor has none of that name.
 	Formation *Formation `json:"formation"`
 	Nodes     []Row      `json:"nodes"`
+}
+
+// Check are its settings health_check_*.
+type Check struct {
+	Period     *float64 `json:"period"` // seconds
+	Timeout    *float64 `json:"timeout"`
+	MaxRetries *int     `json:"max_retries"`
+	RetryDelay *float64 `json:"retry_delay"`
 }
 
 // Formation is a row of the formation table.

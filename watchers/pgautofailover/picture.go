@@ -23,6 +23,9 @@ const (
 	defaultGrace     = 10 * time.Second
 )
 
+// defaultCheck are the defaults of health_check_*.
+var defaultCheck = topology.HealthCheck{Period: 5 * time.Second, Timeout: 5 * time.Second, MaxRetries: 2, RetryDelay: 2 * time.Second}
+
 // ApplicationName is how a node's upstream calls it.
 func ApplicationName(nodeID int64) string { return fmt.Sprintf("pgautofailover_standby_%d", nodeID) }
 
@@ -129,16 +132,14 @@ func (r Row) assignment() *topology.Assignment {
 
 // name finds who is assigned to take writes, and what goes with it.
 func (p *picture) name() {
-	m := &topology.Monitor{Uptime: span(p.answer.Uptime), UnhealthyAfter: span(p.answer.Unhealthy), StartupGrace: span(p.answer.Grace)}
+	m := &topology.Monitor{Uptime: span(p.answer.Uptime)}
+	p.answer.settings(m)
 	p.said.Monitor = m
 	if p.answer.Version != nil {
 		m.Version = *p.answer.Version
 	}
 	if f := p.answer.Formation; f != nil {
 		m.SyncStandbys = f.SyncStandbys
-	}
-	if m.UnhealthyAfter < 0 || m.StartupGrace < 0 {
-		m.UnhealthyAfter, m.StartupGrace, m.Assumed = defaultUnhealthy, defaultGrace, true
 	}
 	var claimants []int
 	for i, n := range p.members {
@@ -171,6 +172,17 @@ func (p *picture) name() {
 		}
 		slices.Sort(p.said.SyncStandbys)
 	}
+}
+
+// settings are the monitor's own, or all of its defaults when one of them is not told.
+func (a Answer) settings(m *topology.Monitor) {
+	c := a.Check
+	if a.Unhealthy == nil || a.Grace == nil || c.Period == nil || c.Timeout == nil || c.MaxRetries == nil || c.RetryDelay == nil {
+		m.UnhealthyAfter, m.StartupGrace, m.Check, m.Assumed = defaultUnhealthy, defaultGrace, defaultCheck, true
+		return
+	}
+	m.UnhealthyAfter, m.StartupGrace = span(a.Unhealthy), span(a.Grace)
+	m.Check = topology.HealthCheck{Period: span(c.Period), Timeout: span(c.Timeout), MaxRetries: *c.MaxRetries, RetryDelay: span(c.RetryDelay)}
 }
 
 // judge finishes the word on reads. A replica must have confirmed its goal. That

@@ -48,6 +48,7 @@ func TestVersions(t *testing.T) {
 			},
 			Monitor: &topology.Monitor{
 				Version: strings.TrimSuffix(filepath.Base(file), ".json"), Uptime: us(158600139), UnhealthyAfter: 20 * time.Second, StartupGrace: 10 * time.Second,
+				Check: topology.HealthCheck{Period: 5 * time.Second, Timeout: 5 * time.Second, MaxRetries: 2, RetryDelay: 2 * time.Second},
 			},
 		}
 		if d := cmp.Diff(want, got); d != "" || len(faults) > 0 {
@@ -180,6 +181,39 @@ func TestPicture(t *testing.T) {
 		if !c.check(a, nodes) || (c.fault == "") != (text == "") || !strings.Contains(text, c.fault) {
 			b, _ := json.Marshal(a)
 			t.Errorf("%s: got %s, nodes %v, faults %q", c.name, b, nodes, text)
+		}
+	}
+}
+
+// TestSettings: those of the monitor, or its defaults when one of them is missing, which
+// is told.
+func TestSettings(t *testing.T) {
+	told := func(seconds float64) *float64 { return &seconds }
+	retries := 7
+	whole := Answer{Unhealthy: told(3), Grace: told(0.5), Check: Check{Period: told(1), Timeout: told(2), MaxRetries: &retries, RetryDelay: told(0.1)}}
+	want := topology.Monitor{
+		UnhealthyAfter: 3 * time.Second, StartupGrace: 500 * time.Millisecond,
+		Check: topology.HealthCheck{Period: time.Second, Timeout: 2 * time.Second, MaxRetries: 7, RetryDelay: 100 * time.Millisecond},
+	}
+	var got topology.Monitor
+	whole.settings(&got)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	want = topology.Monitor{
+		UnhealthyAfter: 20 * time.Second, StartupGrace: 10 * time.Second, Assumed: true,
+		Check: topology.HealthCheck{Period: 5 * time.Second, Timeout: 5 * time.Second, MaxRetries: 2, RetryDelay: 2 * time.Second},
+	}
+	for name, lack := range map[string]func(*Answer){
+		"unhealthy_after": func(a *Answer) { a.Unhealthy = nil }, "startup_grace": func(a *Answer) { a.Grace = nil },
+		"period": func(a *Answer) { a.Check.Period = nil }, "timeout": func(a *Answer) { a.Check.Timeout = nil },
+		"max_retries": func(a *Answer) { a.Check.MaxRetries = nil }, "retry_delay": func(a *Answer) { a.Check.RetryDelay = nil },
+	} {
+		a, got := whole, topology.Monitor{}
+		lack(&a)
+		a.settings(&got)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("without %s (-want +got)\n%s", name, d)
 		}
 	}
 }
