@@ -105,16 +105,19 @@ func BenchmarkApply(b *testing.B) {
 const benchClusters = 5000
 
 func applyOurs(b *testing.B) {
-	const clusters = benchClusters
-	s, names := newStore(), make([]string, clusters)
-	sets := [2]*encoded{benchSet(b, up, down), benchSet(b, down, up)}
-	for i := range names {
-		names[i] = fmt.Sprintf("c%04d/primary@0", i)
+	s := newStore()
+	var names []string
+	for i := range benchClusters {
+		cluster := fmt.Sprintf("c%04d", i)
+		set := benchSet(b, cluster, up, down)
+		for name := range set[kindEndpoint] {
+			if !named(name) {
+				names = append(names, name)
+			}
+		}
+		s.apply(cluster, set)
 	}
-	for name := range sets[0][kindEndpoint] {
-		names[0] = name
-	}
-	s.apply("c", sets[0])
+	sets := [2]*encoded{benchSet(b, "c0000", up, down), benchSet(b, "c0000", down, up)}
 	s.start()
 	outs := make([]chan cachev3.DeltaResponse, benchStreams)
 	acks := make([]func(), benchStreams)
@@ -123,7 +126,7 @@ func applyOurs(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		s.apply("c", sets[(i+1)%2])
+		s.apply("c0000", sets[(i+1)%2])
 		b.StopTimer()
 		for j := range outs {
 			<-outs[j]
@@ -134,9 +137,9 @@ func applyOurs(b *testing.B) {
 }
 
 // benchSet is one cluster with a write pool alone.
-func benchSet(b *testing.B, verdicts ...topology.Verdict) *encoded {
+func benchSet(b *testing.B, cluster string, verdicts ...topology.Verdict) *encoded {
 	b.Helper()
-	snap := decision("c", 1, verdicts...)
+	snap := decision(cluster, 1, verdicts...)
 	snap.Pools = snap.Pools[:1]
 	set, err := resources.Build(snap, resources.Settings{})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	yaml "go.yaml.in/yaml/v4"
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -45,6 +45,12 @@ func TestBootstrap(t *testing.T) {
 			same(t, "discovery", tc.want, c.GetType().String())
 			same(t, "agents", max(1, len(tc.o.Servers)), len(c.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()))
 			same(t, "TLS", tc.o.TLS.CAFile != "", c.GetTransportSocket() != nil)
+			var http httpv3.HttpProtocolOptions
+			if err := c.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"].UnmarshalTo(&http); err != nil {
+				t.Fatal(err)
+			}
+			alive := http.GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetConnectionKeepalive()
+			same(t, "a half-open connection is found after", 15*time.Second, alive.GetInterval().AsDuration()+alive.GetTimeout().AsDuration())
 			same(t, "protocol", corev3.ApiConfigSource_DELTA_GRPC, b.GetDynamicResources().GetAdsConfig().GetApiType())
 			same(t, "admin", tc.o.AdminAddress.Host, b.GetAdmin().GetAddress().GetSocketAddress().GetAddress())
 			s := new(stream)

@@ -68,6 +68,9 @@ func newRigOn(tb testing.TB, o Options, ln net.Listener, target string, dial ...
 	if o.Now == nil { // gRPC takes no less than a second
 		r.server.alive.Time, r.server.alive.Timeout = time.Second, time.Second
 	}
+	if o.MaxAge != 0 {
+		r.server.alive.MaxConnectionAgeGrace = o.MaxAge
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- r.server.Run(ctx, ln) }()

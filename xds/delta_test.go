@@ -161,6 +161,30 @@ func TestDeltaNack(t *testing.T) {
 	same(t, "listener", []string{"main/primary writer/n2"}, d.texts(d.next(kindListener)))
 }
 
+// TestDeltaRefusedListenerIsOfferedAgain: with the next news of listeners, and with none
+// once it was accepted. Until then it is said of a write pool that nobody is cut.
+func TestDeltaRefusedListenerIsOfferedAgain(t *testing.T) {
+	r := newRig(t, Options{})
+	r.set(decision("main", 1, up, down, down))
+	d := r.delta(t)
+	d.ask(kindListener)
+	d.nack(d.next(kindListener), "Error adding/updating listener(s) main/replica: taken\nmain/primary: taken\nmain/primary: twice\nnobody/knows: it\n")
+	d.quiet()
+	same(t, "uncut", []string{"main/primary"}, r.server.Status().Streams[0].Uncut)
+	r.set(decision("beta", 1, up, down, down))
+	m := d.next(kindListener)
+	same(t, "news", []string{"beta/primary writer/n1", "beta/replica read", "main/primary writer/n1", "main/replica read"}, d.texts(m))
+	d.nack(m, "Error adding/updating listener(s) main/replica: taken\n")
+	d.quiet()
+	same(t, "uncut", 0, len(r.server.Status().Streams[0].Uncut))
+	r.set(decision("beta", 2, down, up, down))
+	m = d.next(kindListener)
+	same(t, "news", []string{"beta/primary writer/n2", "main/replica read"}, d.texts(m))
+	d.ack(m)
+	r.set(decision("beta", 3, up, down, down))
+	same(t, "news", []string{"beta/primary writer/n1"}, d.texts(d.next(kindListener)))
+}
+
 // TestDeltaWithheld: nothing is answered until every cluster is known, not even
 // what is; then everything is, in order.
 func TestDeltaWithheld(t *testing.T) {

@@ -187,13 +187,8 @@ func newClusterOf(t *testing.T, mode resources.Sessions, secure resources.Server
 	t.Helper()
 	c := &cluster{t: t, a: a, b: b}
 	c.settings.ServerTLS = secure
-	free, err := net.Listen("tcp", "127.0.0.1:0") // Envoy takes the port over in a moment
-	if err != nil {
-		t.Fatal(err)
-	}
-	front, _ := topology.ParseAddress(free.Addr().String())
-	_ = free.Close()
-	c.front = front.String()
+	c.front = freePorts(t, 1)[0]
+	front := mustParse(t, c.front)
 	c.settings.Listen = func(_, pool string) (topology.Address, bool) { return front, pool == "primary" }
 	c.settings.Sessions = func(string, string) resources.Sessions { return mode }
 	views := new(latest.Map[string, topology.View])
@@ -202,6 +197,21 @@ func newClusterOf(t *testing.T, mode resources.Sessions, secure resources.Server
 	}
 	c.rig = newRig(t, Options{Settings: c.settings, Views: views})
 	return c
+}
+
+// freePorts are addresses at which nobody listens, for Envoy to take in a moment.
+func freePorts(t *testing.T, n int) []string {
+	t.Helper()
+	all := make([]string, n)
+	for i := range all {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ln.Close() }()
+		all[i] = ln.Addr().String()
+	}
+	return all
 }
 
 // decide publishes verdicts on the two backends.
@@ -327,8 +337,11 @@ func TestEnvoyNoWriter(t *testing.T) {
 	c.decide("", up, down)
 	startEnvoy(t, BootstrapOptions{Servers: []topology.Address{mustParse(t, c.rig.addr)}})
 	held := c.reachAll("n1", 10)
+	since := time.Now()
 	c.decide("", down, down)
-	c.cut(held, time.Now())
+	if took := c.cut(held, since); took > 2*time.Second {
+		t.Errorf("10 sessions ended after %v; want 100ms (2s on a busy machine)", took)
+	}
 	c.decide("", down, up)
 	c.reach("n2")
 }

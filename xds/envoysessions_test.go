@@ -87,6 +87,23 @@ func TestEnvoyCheckedClusterIsHeld(t *testing.T) {
 	c.reach("n2")
 }
 
+// TestEnvoyCheckAddressIsHeld: so does another address at which Envoy asks.
+func TestEnvoyCheckAddressIsHeld(t *testing.T) {
+	c := newClusterWith(t, resources.SessionsHealthCheck)
+	c.decide("", up, down)
+	startEnvoy(t, BootstrapOptions{Servers: []topology.Address{mustParse(t, c.rig.addr)}})
+	held := c.reachAll("n1", 5)
+	c.check(c.rig.views) // another one, beside the first
+	c.rig.server.Reconfigure(c.settings)
+	until(t, "the cluster is held", func() bool {
+		return slices.Equal(c.rig.server.Status().HeldClusters, []string{"main/primary", "main/replica"})
+	})
+	held = append(held, c.reach("n1"))
+	c.decide("", down, up)
+	c.cut(held, time.Now())
+	c.reach("n2")
+}
+
 // gone publishes a decision in which n2 is the writer and n1 is no node any more.
 func (c *cluster) gone() {
 	c.gen++

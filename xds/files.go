@@ -31,8 +31,8 @@ const (
 	endpointsPost = ".json"
 )
 
-// filesRetry is how long a failed write waits.
-const filesRetry = 5 * time.Second
+// writeRetry is how long a failed write waits, of files and of what stands.
+const writeRetry = 5 * time.Second
 
 // files writes what is served into a folder, for Envoys that shall start while no
 // agent runs. Envoy takes all clusters from one file and all listeners from another,
@@ -108,7 +108,7 @@ func (f *files) run(ctx context.Context) {
 		}
 		retry = nil
 		if !f.attempt() {
-			retry = time.After(filesRetry)
+			retry = time.After(writeRetry)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func (f *files) run(ctx context.Context) {
 func (f *files) attempt() (done bool) {
 	err := f.write()
 	if err != nil {
-		f.log.Error("files for Envoy were not written; Envoy keeps what it has", "folder", f.dir, "error", err, "again_in", filesRetry)
+		f.log.Error("files for Envoy were not written; Envoy keeps what it has", "folder", f.dir, "error", err, "again_in", writeRetry)
 	}
 	return err == nil
 }

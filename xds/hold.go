@@ -16,6 +16,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/xds/resources"
 )
 
@@ -40,6 +41,8 @@ type standing struct {
 	// Hosts are those that Envoys ask about in a cluster with health checks, and that
 	// leave it.
 	Hosts []resources.Host `json:"hosts,omitempty"`
+	// CheckAt is where they ask, zero when an older pgsteer did not say.
+	CheckAt topology.Address `json:"check_at,omitzero"`
 }
 
 // hold keeps listeners as they stand, and the clusters of pools with health checks,
@@ -131,7 +134,7 @@ func (h *hold) keep(next map[string]*resource, writers map[string]string, at fun
 			wanted.Writer, wanted.At = &w, at(w)
 		}
 		old, stands := h.at(name)
-		free := !stands || old.Release != h.release || !sameWriter(old.Writer, wanted.Writer) && endsAnyway(old)
+		free := !stands || old.Release != h.release || !sameWriter(old.Writer, wanted.Writer) && endsAnyway(old.Bytes)
 		if free || bytes.Equal(old.Bytes, wanted.Bytes) {
 			changed = changed || free || old.At != wanted.At
 			h.set(name, wanted)
@@ -151,11 +154,12 @@ func (h *hold) keep(next map[string]*resource, writers map[string]string, at fun
 }
 
 // keepChecked puts clusters of a new set back as they stand, with the names of their
-// endpoints. Envoy ends the sessions of a node that is down by its check alone, and
-// those from before a change of the cluster are asked about no more: they would
-// outlive their node's role. So such a cluster changes by another release; its TLS
-// alone changes at once, since nodes with renewed certificates could not be reached.
-func (h *hold) keepChecked(set *resources.Set, leaving leaving) error {
+// endpoints and the address at which Envoy asks. Envoy ends the sessions of a node that
+// is down by its check alone, and those from before a change of the cluster, or of that
+// address, are asked about no more: they would outlive their node's role. So these
+// change by another release; the cluster's TLS alone changes them at once, since nodes
+// with renewed certificates could not be reached.
+func (h *hold) keepChecked(set *resources.Set, leaving leaving, at topology.Address) error {
 	changed := false
 	for i, c := range set.Clusters {
 		key := ofCluster + c.GetName()
@@ -175,14 +179,18 @@ func (h *hold) keepChecked(set *resources.Set, leaving leaving) error {
 		if err != nil {
 			return err
 		}
+		if old.CheckAt.IsZero() {
+			old.CheckAt, changed = at, true
+		}
 		var before clusterv3.Cluster
-		if stands && old.Release == h.release && !bytes.Equal(old.Bytes, wanted) {
+		if stands && old.Release == h.release && (old.CheckAt != at || !bytes.Equal(old.Bytes, wanted)) {
 			if err := proto.Unmarshal(old.Bytes, &before); err != nil {
 				return fmt.Errorf("the cluster %s as it stands: %w", c.GetName(), err)
 			}
 			if proto.Equal(before.GetTransportSocket(), c.GetTransportSocket()) {
 				set.Clusters[i] = &before
 				set.Endpoints[i].Rename(before.GetEdsClusterConfig().GetServiceName())
+				set.Endpoints[i].CheckAt(old.CheckAt)
 				old.Hosts = hosts
 				h.set(key, old)
 				h.note(key, true)
@@ -190,7 +198,7 @@ func (h *hold) keepChecked(set *resources.Set, leaving leaving) error {
 			}
 		}
 		changed = changed || !stands || old.Release != h.release || !bytes.Equal(old.Bytes, wanted)
-		h.set(key, standing{Release: h.release, Bytes: wanted, Hosts: hosts})
+		h.set(key, standing{Release: h.release, Bytes: wanted, Hosts: hosts, CheckAt: at})
 		h.note(key, false)
 	}
 	if changed {
@@ -230,11 +238,20 @@ func (h *hold) forget(cluster string, next *encoded) {
 	}
 }
 
+// retain drops what stands of clusters that are not configured.
+func (h *hold) retain(clusters []string) {
+	for _, c := range slices.Collect(maps.Keys(h.stand)) {
+		if !slices.Contains(clusters, c) {
+			h.forget(c, nil)
+		}
+	}
+}
+
 // endsAnyway: the sessions of a listener end when its writer changes, by the name of its
 // chain. Those of other modes go on.
-func endsAnyway(l standing) bool {
-	var at listenerv3.Listener
-	return proto.Unmarshal(l.Bytes, &at) == nil && resources.EndsWithWriter(&at)
+func endsAnyway(listener []byte) bool {
+	var l listenerv3.Listener
+	return proto.Unmarshal(listener, &l) == nil && resources.EndsWithWriter(&l)
 }
 
 func sameWriter(a, b *string) bool {
@@ -258,7 +275,9 @@ func (h *hold) note(name string, back bool) {
 		return
 	}
 	if cluster, checked := strings.CutPrefix(name, ofCluster); checked {
-		h.log.Warn("a changed cluster is held back, since Envoy would ask nobody any more about the sessions that it has; it is served when envoy.release gets another text", "cluster", cluster)
+		l, _ := h.at(name)
+		h.log.Warn("a changed cluster is held back, since Envoy would ask nobody any more about the sessions that it has; it is served when envoy.release gets another text, and until then Envoy asks at this address",
+			"cluster", cluster, "asks_at", l.CheckAt)
 		return
 	}
 	h.log.Warn("a changed listener is held back, since it would end its sessions; it is served when envoy.release gets another text, and in a write pool when the writer changes", "listener", name)
@@ -292,17 +311,25 @@ func (h *hold) save() {
 // run writes what stands until ctx ends, off the way of decisions: neither a disk that
 // hangs nor the encoding of thousands of listeners must delay them.
 func (h *hold) run(ctx context.Context) {
+	var retry <-chan time.Time
 	for {
 		select {
 		case <-h.unsaved:
-			h.write()
+		case <-retry:
 		case <-ctx.Done():
 			select {
 			case <-h.unsaved:
 				h.write()
 			default:
+				if retry != nil {
+					h.write()
+				}
 			}
 			return
+		}
+		retry = nil
+		if !h.write() {
+			retry = time.After(writeRetry)
 		}
 		select {
 		case <-time.After(saveRest):
@@ -311,7 +338,7 @@ func (h *hold) run(ctx context.Context) {
 	}
 }
 
-func (h *hold) write() {
+func (h *hold) write() (done bool) {
 	all := make(map[string]standing)
 	h.mu.Lock()
 	for _, of := range h.stand {
@@ -323,6 +350,7 @@ func (h *hold) write() {
 		err = h.memory.Save(b)
 	}
 	if err != nil {
-		h.log.Error("which listeners stand was not saved; a restart may serve them differently", "error", err)
+		h.log.Error("which listeners stand was not saved; a restart may serve them differently", "error", err, "again_in", writeRetry)
 	}
+	return err == nil
 }

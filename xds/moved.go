@@ -86,7 +86,7 @@ func (p *publisher) hasMoved(name string, pool topology.PoolVerdicts, snap *topo
 			return false
 		}
 		m = move{node: *l.Writer}
-		if at := addressOf(snap, m.node); at == "" || at == l.At || !endsAnyway(l) {
+		if at := addressOf(snap, m.node); at == "" || at == l.At || !endsAnyway(l.Bytes) {
 			return false
 		}
 	}

@@ -238,7 +238,7 @@ func (p *publisher) publish(cluster string, snap *topology.Snapshot) {
 		return // not known yet: the cluster goes on waiting
 	}
 	if err == nil {
-		err = p.hold.keepChecked(&set, p.leaving)
+		err = p.hold.keepChecked(&set, p.leaving, p.settings.Check.Address)
 	}
 	var next *encoded
 	if err == nil {
@@ -348,15 +348,21 @@ func (p *publisher) begin() {
 	switch {
 	case p.started:
 	case len(waiting) == 0 && len(clusters) > 0:
-		p.started = true
-		p.store.start()
+		p.start(clusters)
 		p.log.Info("every cluster is decided or held; Envoys are answered", "clusters", len(clusters))
 	case late && len(waiting) < len(clusters):
-		p.started = true
-		p.store.start()
+		p.start(clusters)
 		p.log.Warn("Envoys are answered although nothing is known of some clusters; what they have of these stays", "clusters", waiting, "after", undecidedMost)
 	}
 	p.toldMoves()
+}
+
+// start lets answers out. What stood of clusters that left the configuration before this
+// start is nothing that an Envoy keeps.
+func (p *publisher) start(clusters []string) {
+	p.hold.retain(clusters)
+	p.started = true
+	p.store.start()
 }
 
 func (p *publisher) waitingFor() []string {

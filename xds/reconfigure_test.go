@@ -1,16 +1,21 @@
 package xds
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -184,6 +189,92 @@ func TestUpgradeChangesNoListener(t *testing.T) {
 	})
 }
 
+// TestClusterThatIsGoneIsForgotten: what stood of a cluster that left the configuration
+// while the agent was away is not what it gets when it returns.
+func TestClusterThatIsGoneIsForgotten(t *testing.T) {
+	var kept memory
+	run := func(clusters, host, want string) {
+		all := strings.Fields(clusters)
+		inBubbleWith(t, all, Options{Memory: &kept, Settings: settingsAt(host, "")}, func(b *bubble) {
+			for _, c := range all {
+				b.set(decision(c, 1, up, down, down), time.Hour)
+			}
+			b.pass(time.Hour)
+			same(t, "held of "+clusters, want, strings.Join(b.held(), " "))
+		})
+	}
+	run("beta main", "127.0.0.1", "")
+	run("main", "127.0.0.9", "main/primary main/replica")
+	if strings.Contains(string(kept.b), "beta/") {
+		t.Errorf("what stood of beta is kept:\n%s", kept.b)
+	}
+	run("beta main", "127.0.0.9", "main/primary main/replica")
+}
+
+// TestSilentClusterIsNotForgotten: of one that is configured and not decided all stays.
+func TestSilentClusterIsNotForgotten(t *testing.T) {
+	var kept memory
+	for _, decided := range []string{"beta main", "main", "beta main"} {
+		inBubbleWith(t, []string{"beta", "main"}, Options{Memory: &kept, Settings: settingsAt("127.0.0.1", "")}, func(b *bubble) {
+			for c := range strings.FieldsSeq(decided) {
+				b.set(decision(c, 1, up, down, down), time.Hour)
+			}
+			b.pass(time.Hour)
+		})
+		if !strings.Contains(string(kept.b), "beta/") {
+			t.Fatalf("with %s decided, beta is forgotten", decided)
+		}
+	}
+}
+
+// TestSaveIsTriedAgain: what stands is saved once the disk takes it, also without news and
+// at the end.
+func TestSaveIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d disk
+		h := newHold(&d, "", slog.New(slog.DiscardHandler))
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		done := make(chan struct{})
+		go func() { defer close(done); h.run(ctx) }()
+		tried := func(when string, after time.Duration, want int64) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			same(t, when, want, d.tried.Swap(0))
+		}
+		d.full.Store(true)
+		h.save()
+		tried("at once", 0, 1)
+		tried("before the time", writeRetry-time.Nanosecond, 0)
+		d.full.Store(false)
+		tried("again", time.Nanosecond, 1)
+		tried("without news", time.Hour, 0)
+		d.full.Store(true)
+		h.save()
+		tried("at once", 0, 1)
+		end()
+		<-done
+		tried("at the end", 0, 1)
+	})
+}
+
+// disk is a Memory that counts what it is to save.
+type disk struct {
+	full  atomic.Bool
+	tried atomic.Int64
+}
+
+func (d *disk) Load() ([]byte, error) { return nil, nil }
+
+func (d *disk) Save([]byte) error {
+	d.tried.Add(1)
+	if d.full.Load() {
+		return errors.New("the disk is full")
+	}
+	return nil
+}
+
 // TestMovedWriter: sessions to the address that a writer had end, even where nobody saw it
 // down in between, and after that its listener is the one of before; over a restart too. It
 // changes for nobody else, not even after an upgrade that brings the memory of addresses.
@@ -355,6 +446,69 @@ func TestNodeLeavesOverARestart(t *testing.T) {
 		b.pass(leavingLeast)
 		b.want(" 10.0.0.1=unhealthy 10.0.0.2=healthy")
 	})
+}
+
+// TestCheckAddressIsHeld: Envoy asks where it has asked, over a restart too, until that
+// is released. A pgsteer that did not keep the address changes nothing at once.
+func TestCheckAddressIsHeld(t *testing.T) {
+	var kept memory
+	set := func(port uint16, release string) Settings {
+		return Settings{Release: release, Settings: resources.Settings{
+			Check:    resources.Check{Address: topology.Address{Host: "127.0.0.1", Port: port}},
+			Refuse:   func(string, string) topology.Address { return topology.Address{Host: "127.0.0.1", Port: 7435} },
+			Sessions: func(string, string) resources.Sessions { return resources.SessionsHealthCheck },
+		}}
+	}
+	served := func(b *bubble, when string, want uint32) {
+		t.Helper()
+		b.store.mu.Lock()
+		defer b.store.mu.Unlock()
+		r := b.store.tables[kindEndpoint].current["main/replica"]
+		for _, one := range append(slices.Collect(maps.Values(r.zones)), r) {
+			var ports []uint32
+			for _, l := range unpack(t, one.wire.GetResource().GetValue(), new(endpointv3.ClusterLoadAssignment)).GetEndpoints() {
+				for _, e := range l.GetLbEndpoints() {
+					ports = append(ports, e.GetEndpoint().GetHealthCheckConfig().GetAddress().GetSocketAddress().GetPortValue())
+				}
+			}
+			same(t, when, []uint32{want, want, want, 0}, ports) // the last one tells why nobody takes a session
+		}
+		if len(r.zones) != 2 {
+			t.Errorf("%d zones", len(r.zones))
+		}
+	}
+	snap := func(generation uint64) *topology.Snapshot {
+		return inZones(decision("main", generation, up, down, down), "a", "b", "b")
+	}
+	inBubbleWith(t, []string{"main"}, Options{Memory: &kept, Settings: set(7432, "")}, func(b *bubble) {
+		b.set(snap(1), time.Hour)
+		served(b, "at first", 7432)
+		(&Server{publisher: b.pub}).Reconfigure(set(7433, ""))
+		b.pass(0)
+		served(b, "after a reload", 7432)
+	})
+	inBubbleWith(t, []string{"main"}, Options{Memory: &kept, Settings: set(7433, "")}, func(b *bubble) {
+		b.set(snap(1), time.Hour)
+		served(b, "after a restart", 7432)
+		_, held := b.pub.hold.names()
+		same(t, "held", "main/primary main/replica", strings.Join(held, " "))
+		if !strings.Contains(b.log.String(), "127.0.0.1:7432") {
+			t.Errorf("the log does not say where Envoy asks:\n%s", b.log.String())
+		}
+		(&Server{publisher: b.pub}).Reconfigure(set(7433, "now"))
+		b.pass(0)
+		served(b, "once released", 7433)
+		_, held = b.pub.hold.names()
+		same(t, "held", "", strings.Join(held, " "))
+	})
+	kept.b = regexp.MustCompile(`,\s*"check_at": "[^"]*"`).ReplaceAll(kept.b, nil) // as an older pgsteer wrote it
+	inBubbleWith(t, []string{"main"}, Options{Memory: &kept, Settings: set(7434, "now")}, func(b *bubble) {
+		b.set(snap(1), time.Hour)
+		served(b, "after an upgrade", 7434)
+	})
+	if !strings.Contains(string(kept.b), `"check_at": "127.0.0.1:7434"`) {
+		t.Errorf("the address is not kept:\n%s", kept.b)
+	}
 }
 
 // TestCheckedClusterIsHeld: the cluster of a pool with health checks stays as Envoy

@@ -182,6 +182,25 @@ func TestStreamsAreBounded(t *testing.T) {
 	third.next(kindCluster)
 }
 
+// TestStreamsEndByAge: a stream that is well ends, so that its client may go to another
+// agent; after half a day if nothing else is said.
+func TestStreamsEndByAge(t *testing.T) {
+	r := newRig(t, Options{MaxAge: 500 * time.Millisecond})
+	r.set(decision("main", 1, up, down, down))
+	d := r.delta(t)
+	d.ask(kindCluster)
+	d.ack(d.next(kindCluster))
+	select {
+	case _, open := <-d.in:
+		if open {
+			t.Error("an answer came, want the end")
+		}
+	case <-time.After(patience):
+		t.Error("the stream goes on")
+	}
+	same(t, "age", 12*time.Hour, New(Options{Views: r.views}).alive.MaxConnectionAge)
+}
+
 // TestHalfOpenStreamEnds: a client whose packets vanish is gone after the
 // keepalive's time (envoy#21107).
 func TestHalfOpenStreamEnds(t *testing.T) {

@@ -52,6 +52,9 @@ type StreamStatus struct {
 	Protocol string       `json:"protocol"`
 	Since    time.Time    `json:"since"`
 	Types    []TypeStatus `json:"types"` // those it asked for, in the order CDS, EDS, LDS
+	// Uncut are the write pools whose listener it refused: a change of the writer does not
+	// end their sessions there.
+	Uncut []string `json:"uncut,omitempty"`
 }
 
 // TypeStatus is what one stream was sent of one type. A time is zero for never.
@@ -214,6 +217,9 @@ func (s *stream) status() StreamStatus {
 				st.Types[i].All, st.Types[i].Names = u.all, u.asked
 			}
 		}
+	}
+	if u := s.subs[kindListener]; u != nil {
+		st.Uncut = u.uncut()
 	}
 	return st
 }

@@ -28,7 +28,8 @@ func newStore() *store {
 
 // apply replaces the resources of one cluster; nil removes them. Additions go
 // cluster, endpoints, listener; removals listener, cluster, endpoints, so that
-// nothing ever refers to what is not there.
+// nothing ever refers to what is not there. Listeners come and go in one change, since
+// one may take the address of another: Envoy removes first.
 func (s *store) apply(cluster string, next *encoded) (changed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,11 +60,14 @@ func (s *store) apply(cluster string, next *encoded) (changed int) {
 				s.tables[k].remove(name)
 			}
 		}
-		s.change(k, put, nil)
+		if k == kindListener {
+			s.change(k, put, lost)
+		} else {
+			s.change(k, put, nil)
+		}
 	}
-	for _, k := range []kind{kindListener, kindCluster, kindEndpoint} {
-		s.change(k, nil, gone[k])
-	}
+	s.change(kindCluster, nil, gone[kindCluster])
+	s.change(kindEndpoint, nil, gone[kindEndpoint])
 	if speaks {
 		s.flushAll()
 	}

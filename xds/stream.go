@@ -25,6 +25,10 @@ type stream struct {
 	certified []string
 	// names of the delta request that is being read.
 	names deltaNames
+	// answers tells whether the request that is being read is the word on an answer, and
+	// refusal why it is refused, "" when it is accepted.
+	answers bool
+	refusal string
 	// Guarded by the store's mutex:
 	seat int // in its roster
 	subs [kinds]*subscription
@@ -139,6 +143,7 @@ func (s *stream) CreateDeltaWatch(req *cachev3.DeltaRequest, sub cachev3.Subscri
 	if first {
 		u.known.versions = maps.Clone(sub.ReturnedResources())
 	}
+	s.hear(u)
 	names := s.names
 	u.setAll(t, u.wildcard(names))
 	if first && u.all {
@@ -172,6 +177,7 @@ func (s *stream) CreateWatch(req *cachev3.Request, sub cachev3.Subscription, out
 	if first {
 		u.owed, u.known.version = true, req.GetVersionInfo()
 	}
+	s.hear(u)
 	for _, name := range u.unsent { // dropped: overtaken by this request
 		u.dirty[name] = struct{}{}
 	}
@@ -199,6 +205,19 @@ func (s *stream) subscription(k kind) (u *subscription, first bool) {
 		s.subs[k], first = newSubscription(s, k), true
 	}
 	return s.subs[k], first
+}
+
+// hear takes the client's word on the last answer from the request that is being read.
+func (s *stream) hear(u *subscription) {
+	if !s.answers {
+		return
+	}
+	was := u.uncut()
+	u.hear(s.refusal)
+	if now := u.uncut(); len(now) > 0 && !slices.Equal(was, now) {
+		s.log.Error("Envoy refused the listeners of write pools: it does not end their sessions when the writer changes, before it has accepted them",
+			"node", s.notes.node(), "listeners", now, "error", s.refusal)
+	}
 }
 
 // wait answers a request now or keeps it. What it sends may set free what was
@@ -318,15 +337,16 @@ func (s *stream) OnStreamDeltaResponse(_ int64, _ *discoveryv3.DeltaDiscoveryReq
 }
 
 // received notes an acknowledgement or a refusal. A refusal is logged once for
-// its text; nothing is sent again before its content changed.
+// its text; nothing is sent again before something changed.
 func (s *stream) received(url, nonce string, refused bool, text string) {
+	s.answers, s.refusal = nonce != "", text
 	switch {
 	case nonce == "":
 		s.notes.asked(url)
 	case !refused:
 		s.notes.acked(url)
 	case s.notes.nacked(url, text):
-		s.log.Warn("Envoy refused a resource and keeps what it had until that resource changes",
+		s.log.Warn("Envoy refused a resource and keeps what it had; it is offered again when it changes, and a listener when another one does",
 			"node", s.notes.node(), "type", url, "error", text)
 	}
 }

@@ -3,6 +3,7 @@ package xds
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
@@ -44,6 +45,11 @@ type subscription struct {
 	// taken back while it was on its way is not sent again, least of all to a client
 	// that refuses it.
 	flying []*discoveryv3.Resource
+	// refused are the listeners that the client refused in the last answer. Each answer with
+	// news of listeners offers them again, after the news: what Envoy refuses is mostly an
+	// address that another listener has, and that may be free then. The state of the world
+	// does so by nature.
+	refused []string
 	// returned is for the library, which keeps versions in it. What a client has
 	// is told by dirty here; so it stays all but empty.
 	returned map[string]string
@@ -123,6 +129,37 @@ func (u *subscription) mark(name string, due []*subscription) []*subscription {
 	}
 	u.dirty[name] = struct{}{}
 	return due
+}
+
+// hear notes which listeners the client refuses of the last answer, by its words: Envoy
+// has a line for each of them, "NAME: why" with some words before the first.
+func (u *subscription) hear(refusal string) {
+	if u.refused = nil; u.kind != kindListener {
+		return
+	}
+	t := &u.stream.store.tables[u.kind]
+	for line := range strings.Lines(refusal) {
+		head, _, _ := strings.Cut(line, ": ")
+		name := head[strings.LastIndexByte(head, ' ')+1:]
+		if u.find(t, name) != nil {
+			u.refused = append(u.refused, name)
+		}
+	}
+	slices.Sort(u.refused)
+	u.refused = slices.Compact(u.refused)
+}
+
+// uncut are the refused listeners of which a change of the writer ends the sessions: it
+// does not while the client keeps what it had.
+func (u *subscription) uncut() []string {
+	var names []string
+	for _, name := range u.refused {
+		r := u.stream.store.tables[u.kind].resources[name]
+		if r != nil && endsAnyway(r.wire.GetResource().GetValue()) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // add and drop follow the client's list of names. A name asked for again is
@@ -272,7 +309,16 @@ func (d deltaRequest) answer(u *subscription, t *table) bool {
 			resp.Resources = append(resp.Resources, r.wire)
 		}
 	}
-	if !u.owed && len(resp.Resources)+len(resp.RemovedResources) == 0 {
+	if len(resp.Resources)+len(resp.RemovedResources) > 0 {
+		for _, name := range u.refused {
+			if _, told := u.dirty[name]; told {
+				continue
+			}
+			if r := u.find(t, name); r != nil {
+				resp.Resources = append(resp.Resources, r.wire)
+			}
+		}
+	} else if !u.owed {
 		return false
 	}
 	if u.flying = nil; len(resp.Resources) <= smallMap {

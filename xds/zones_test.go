@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 
@@ -94,6 +95,42 @@ func TestEnvoyPrefersItsZone(t *testing.T) {
 			c.decideIn("", "", down, down)
 			c.reach("n1")
 			c.reach("n2")
+		})
+	}
+}
+
+// TestEnvoyAsksAboutMovedZones: whatever zones change, Envoy goes on asking about the nodes
+// to which it has sessions, and ends them when their node goes down.
+func TestEnvoyAsksAboutMovedZones(t *testing.T) {
+	for _, c := range []struct {
+		what          string
+		before, after [2]string // zones of n1 and n2
+	}{
+		{"another node comes into a second zone", [2]string{"a", "a"}, [2]string{"a", "b"}},
+		{"another node comes from a second zone", [2]string{"a", "b"}, [2]string{"a", "a"}},
+		{"another node comes into the zone of Envoy", [2]string{"b", "b"}, [2]string{"b", "a"}},
+		{"another node leaves the zone of Envoy", [2]string{"b", "a"}, [2]string{"b", "b"}},
+		{"the node leaves the zone of Envoy", [2]string{"a", "b"}, [2]string{"b", "a"}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			e := newClusterWith(t, resources.SessionsHealthCheck)
+			front := mustParse(t, e.front)
+			e.settings.Listen = func(_, pool string) (topology.Address, bool) { return front, pool == "replica" }
+			e.rig.server.Reconfigure(e.settings)
+			e.decideIn(c.before[0], c.before[1], down, up) // n2 is down for reads
+			startEnvoy(t, BootstrapOptions{Zone: "a", Servers: []topology.Address{mustParse(t, e.rig.addr)}})
+			held := e.reachAll("n1", 5)
+			sent := func() uint64 { return e.rig.server.Status().Streams[0].Types[kindEndpoint].Acked }
+			acked := sent()
+			e.decideIn(c.after[0], c.after[1], down, down)
+			until(t, "Envoy has the zones", func() bool { return sent() > acked })
+			<-time.After(2 * resources.DefaultCheckInterval) // in which Envoy asks about a host that is new to it
+			e.decideWith(down, down, func(snap *topology.Snapshot) {
+				inZones(snap, c.after[0], c.after[1])
+				snap.Pools[1].Nodes[0].Verdict = topology.Down
+			})
+			e.cut(held, time.Now())
+			e.reach("n2")
 		})
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -98,6 +99,7 @@ func (c *Config) check(s scope) {
 		s.fault("clusters", "no cluster is configured: `clusters` needs at least one")
 	}
 	c.checkListeners(s)
+	c.checkEnvoyListeners(s)
 	c.checkNodePorts(s)
 	c.Listen.HealthTLS.check(s.in("listen").in("health_tls"))
 	c.Listen.StatusTLS.check(s.in("listen").in("status_tls"))
@@ -173,6 +175,43 @@ func (c *Config) checkListeners(s scope) {
 		}
 		byPort[port] = append(byPort[port], l)
 	}
+}
+
+// checkEnvoyListeners refuses addresses at which Envoy would offer no pool. Without a
+// section of its own Envoy is only one of those that may offer them.
+func (c *Config) checkEnvoyListeners(s scope) {
+	h := c.Envoy.ListenHost
+	if h == "" && !s.written("envoy") || checkHost(h) != nil {
+		return
+	}
+	if h != "" && !literal(h) {
+		s.in("envoy").fault("listen_host", "%s is no IP address, and Envoy listens nowhere else", quote(h))
+		return
+	}
+	byPort := make(map[uint16]listener) // where listen_host makes one host of all
+	for _, cl := range c.Clusters {
+		for _, p := range cl.Pools {
+			at := c.EnvoyListen(p)
+			host, port := at.HostPort()
+			l := listener{s.in("clusters").in(cl.Name).in("pools").in(p.Name), "listen", "pool " + p.Name + " of cluster " + cl.Name, p.Listen}
+			other, taken := byPort[port]
+			switch {
+			case at.Off():
+			case !literal(host) || port == 0:
+				l.in.fault(l.key, "Envoy listens at an IP address and a port only, and %s is none: the pool would have no listener there; set envoy.listen_host, which replaces the host for Envoy", quote(string(at)))
+			case h == "" || taken && l.at.overlaps(other.at): // which checkListeners refuses
+			case taken:
+				l.in.fault(l.key, "envoy.listen_host makes this %s, which %s has there already", at, other.what)
+			default:
+				byPort[port] = l
+			}
+		}
+	}
+}
+
+func literal(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
 }
 
 func (c Consul) check(s scope) {

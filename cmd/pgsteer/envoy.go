@@ -216,14 +216,22 @@ func (c *statusCmd) envoys(ctx context.Context, std streams) error {
 	if c.Output == "json" {
 		return c.json(std, s)
 	}
-	if !s.Answering {
-		fmt.Fprintf(std.out, "No Envoy is answered before these clusters are decided: %s\n", strings.Join(s.Waiting, " "))
+	switch waiting := strings.Join(s.Waiting, " "); {
+	case !s.Answering:
+		fmt.Fprintf(std.out, "No Envoy is answered before these clusters are decided: %s\n", waiting)
+	case waiting != "":
+		fmt.Fprintf(std.out, "These clusters are not decided; Envoys hear nothing of them and keep what they have: %s\n", waiting)
 	}
 	for _, l := range s.Held {
 		fmt.Fprintf(std.out, "Listener %s differs from the configuration; it changes with envoy.release, and in a write pool with the writer.\n", l)
 	}
 	for _, c := range s.HeldClusters {
 		fmt.Fprintf(std.out, "Cluster %s differs from the configuration; it changes with envoy.release.\n", c)
+	}
+	for _, st := range s.Streams {
+		for _, l := range st.Uncut {
+			fmt.Fprintf(std.out, "Envoy %s refused the listener %s and keeps what it had: its sessions there are not cut when the writer changes.\n", st.Node, l)
+		}
 	}
 	if len(s.Streams) == 0 {
 		fmt.Fprintln(std.out, "No Envoy is subscribed.")
@@ -234,7 +242,7 @@ func (c *statusCmd) envoys(ctx context.Context, std streams) error {
 	for _, st := range s.Streams {
 		for _, t := range st.Types {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", st.Node, st.Peer, st.Protocol,
-				time.Since(st.Since).Round(time.Second), t.Type, t.Asked(), t.Sent, t.Resources, t.Acked, t.Refused, t.Refusal)
+				time.Since(st.Since).Round(time.Second), t.Type, t.Asked(), t.Sent, t.Resources, t.Acked, t.Refused, strings.ReplaceAll(strings.TrimSpace(t.Refusal), "\n", "; "))
 		}
 	}
 	return w.Flush()

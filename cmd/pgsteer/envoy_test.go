@@ -27,6 +27,32 @@ func TestUncheckedClusters(t *testing.T) {
 	}
 }
 
+// What is held back, refused or not known of is said before the table of streams, and a
+// refusal of several lines is one in it.
+func TestStatusOfEnvoys(t *testing.T) {
+	const stream = `"streams":[{"node":"app7","peer":"10.0.0.7:1","protocol":"delta","types":[
+		{"type":"LDS","all":true,"sent":2,"refused":1,"refusal":"Error main/primary: no\nmain/replica: neither\n"}],"uncut":["main/primary"]}]`
+	for _, tt := range []struct{ is, says string }{
+		{`{"waiting":["b","c"]}`, "No Envoy is answered before these clusters are decided: b c\nNo Envoy is subscribed.\n"},
+		{`{"answering":true}`, "No Envoy is subscribed.\n"},
+		{`{"answering":true,"waiting":["b","c"]}`, "These clusters are not decided; Envoys hear nothing of them and keep what they have: b c\nNo Envoy is subscribed.\n"},
+		{`{"answering":true,` + stream + `}`, "Envoy app7 refused the listener main/primary and keeps what it had: its sessions there are not cut when the writer changes.\nNODE"},
+		{`{"answering":true,` + stream + `}`, "  Error main/primary: no; main/replica: neither\n"},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.WriteString(w, tt.is); err != nil || r.URL.Path != "/debug/xds" {
+				t.Errorf("asked for %s: %v", r.URL.Path, err)
+			}
+		}))
+		var out, errs bytes.Buffer
+		code := run([]string{"status", "--xds", "--address", srv.Listener.Addr().String()}, streams{&out, &errs})
+		srv.Close()
+		if code != 0 || !strings.Contains(out.String(), tt.says) || len(tt.is) < 100 && out.String() != tt.says {
+			t.Errorf("of %s it says, with code %d,\n%s%s, want\n%s", tt.is, code, &out, &errs, tt.says)
+		}
+	}
+}
+
 // The agent of this host counts where the Envoy subscribes to it, and not otherwise.
 func TestServedByTheAgentOfThisHost(t *testing.T) {
 	for _, tt := range []struct {

@@ -3,6 +3,8 @@ package resources
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -61,6 +63,19 @@ func (a Assignment) Rename(name string) {
 	a.ClusterName = name
 	for _, z := range a.Zones {
 		z.ClusterName = name
+	}
+}
+
+// CheckAt gives the nodes another address at which Envoy asks about them.
+func (a Assignment) CheckAt(at topology.Address) {
+	for _, all := range append(slices.Collect(maps.Values(a.Zones)), a.ClusterLoadAssignment) {
+		for _, l := range all.GetEndpoints() {
+			for _, e := range l.GetLbEndpoints() {
+				if c := e.GetEndpoint().GetHealthCheckConfig(); c.GetAddress() != nil {
+					c.Address = socketAddress(at)
+				}
+			}
+		}
 	}
 }
 

@@ -61,7 +61,8 @@ func newProxy(name string) (*listenerv3.Filter, error) {
 		StatPrefix:       name,
 		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: name},
 		// Pooled sessions idle for hours; Envoy's default of one hour would cut
-		// them. Dead peers are found by keepalive on both sides.
+		// them. Dead peers are found by keepalive on both sides; by Envoys before 1.37
+		// on that of the nodes alone.
 		IdleTimeout:        durationpb.New(0),
 		MaxConnectAttempts: wrapperspb.UInt32(connectAttempts),
 		BackoffOptions: &corev3.BackoffStrategy{

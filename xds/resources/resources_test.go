@@ -286,6 +286,16 @@ func TestPriorities(t *testing.T) {
 		for _, e := range set.Endpoints {
 			for zone, a := range e.Zones {
 				checkPriorities(t, zone, at, e.ClusterLoadAssignment, a)
+				if near := a.GetEndpoints()[0].GetLocality().GetZone(); near != "" {
+					t.Fatalf("a host whose zone changes is new to Envoy: it is in locality %s", near)
+				}
+			}
+		}
+		for _, api := range set.APIs {
+			for zone, a := range api.Endpoints.Zones {
+				if near := a.GetEndpoints()[0].GetLocality().GetZone(); near != zone {
+					t.Fatalf("in gRPC the nodes of zone %s are in locality %q", zone, near)
+				}
 			}
 		}
 	})

@@ -25,10 +25,18 @@ func zones(snap *topology.Snapshot) map[string]string {
 // of the zone's takes any. A zone that has all or none of the members gets what
 // every client gets, so that there is never a gap between priorities.
 //
-// A node stands where its zone puts it, whatever its verdict: one that moved
-// between priorities would be a new host to Envoy.
+// A node stands where its zone puts it, whatever its verdict. In an Envoy it may move
+// between the priorities, also when zones change: with another locality it would be a
+// new host, and about the sessions of the one of before Envoy asks nobody any more. So
+// both priorities have the same locality there, while gRPC is given two.
 func byZone(name string, members []member) map[string]*endpointv3.ClusterLoadAssignment {
 	all := make(map[string]*endpointv3.ClusterLoadAssignment)
+	locality := func(zone string) string {
+		if IsAPI(name) {
+			return zone
+		}
+		return ""
+	}
 	for _, m := range members {
 		if m.zone == "" || all[m.zone] != nil {
 			continue
@@ -45,14 +53,14 @@ func byZone(name string, members []member) map[string]*endpointv3.ClusterLoadAss
 			return nil
 		}
 		a := NoEndpoints(name)
-		a.Endpoints = []*endpointv3.LocalityLbEndpoints{level(0, m.zone, near), level(1, "", far)}
+		a.Endpoints = []*endpointv3.LocalityLbEndpoints{level(0, locality(m.zone), near), level(1, "", far)}
 		all[m.zone] = a
 	}
 	return all
 }
 
 // level is the members of one priority. Clients in gRPC want a locality to be
-// there, to have a weight, and not to be at two priorities.
+// there and to have a weight.
 func level(priority uint32, zone string, members []member) *endpointv3.LocalityLbEndpoints {
 	l := &endpointv3.LocalityLbEndpoints{
 		Locality:            &corev3.Locality{Zone: zone},
