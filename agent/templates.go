@@ -55,6 +55,7 @@ func Groups(cfg *config.Config) ([]apply.Group, error) {
 		g := apply.Group{
 			Name: t.Name, Settings: renderSettings(cfg), Check: t.Check, Reload: t.Reload, Unit: t.ReloadUnit, MasterSocket: t.MasterSocket, Runtime: t.Runtime, PgBouncer: t.PgBouncer, ReloadAtStart: t.PgBouncer != "", // which shows where it leads
 			Preflight: t.Preflight && t.IsHAProxy(), Timeout: t.Timeout, ReloadInterval: t.ReloadInterval,
+			AdminSockets: cfg.HAProxy.Sockets,
 		}
 		g.Settings.Vars, g.Settings.Roles = t.Vars, t.Roles
 		g.Settings.Databases = renderDatabases(cfg, t.PgBouncer)

@@ -69,3 +69,18 @@ func TestReloadTriesRefusedFilesAgain(t *testing.T) {
 		return r.metric(`pgsteer_sink_present{sink="template hosts",what="left_out"}`) == "0"
 	})
 }
+
+// A group without a master's socket is confirmed at the admin sockets.
+func TestGroupsKnowTheAdminSockets(t *testing.T) {
+	cfg, err := config.Parse("pgsteer.yaml", []byte(`clusters: {main: {nodes: {n1: 10.0.0.1:5432}}}
+haproxy: {sockets: [/run/a.sock, /run/b.sock]}
+templates: [{name: a, files: [{builtin: haproxy, destination: /etc/a}], check: [haproxy, -c, -f, "{{.Staged}}"], reload_unit: haproxy.service}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := Groups(cfg)
+	if err != nil || strings.Join(groups[0].AdminSockets, " ") != "/run/a.sock /run/b.sock" {
+		t.Errorf("%+v, %v", groups, err)
+	}
+}

@@ -109,13 +109,21 @@ func (s *Server) answerLoose(request []byte) []byte {
 // at answers for a server at an address. At another one than its node's it is down,
 // whatever the verdict is: that was made at the node's address and is no evidence
 // here. Nor does it stay as it was, since its word of before was on an address that
-// the node has left.
+// the node has left. Only two literal addresses can differ: while the name of a node
+// is not resolved, or a source lists it without an address, the verdict counts as if
+// no address had been asked for.
 func (s *Server) at(snap *topology.Snapshot, words []string, a answer) []byte {
 	p, _ := snap.Pool(words[1])
 	n, _ := p.Verdict(words[2])
-	present := addressText(n.Address)
 	asked, err := topology.ParseAddress(words[3])
-	if err == nil && present != "" && addressText(asked) == present {
+	if _, literal := n.Address.IP(); !literal {
+		return s.count(a)
+	}
+	if _, literal := asked.IP(); err == nil && !literal {
+		return s.count(a)
+	}
+	present := addressText(n.Address)
+	if err == nil && addressText(asked) == present {
 		return s.count(a)
 	}
 	text := "at another address: " + n.Node + " is at " + present

@@ -76,8 +76,8 @@ var Faults = []Fault{
 	},
 	{
 		From: V(3, 1, 0), Below: V(3, 4, 0), Issue: "haproxy#3229",
-		What: "after one failed reload every further systemctl reload does nothing", Do: "reload over the master's socket (master_socket)",
-		Avoided: "a reload counts once a new worker runs",
+		What: "after one failed reload every further systemctl reload does nothing", Do: "have a master's socket (master_socket)",
+		Avoided: "with master_socket a reload counts once a new worker runs, and when none comes the master is asked for it; doctor warns without",
 	},
 	{
 		From: V(3, 3, 0), Below: Version{3, 5, 0, 2}, Issue: "commit 7aec1e6d9",

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/haproxycli"
 	"github.com/pgsteer/pgsteer/agent/latest"
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
@@ -222,4 +224,30 @@ func TestMasterOutOfReach(t *testing.T) {
 			t.Errorf("without the right to end sessions: %+v", st)
 		}
 	})
+}
+
+// HAProxy lists an IPv4 address that was written as an IPv6 one (::ffff:10.0.0.1) as
+// IPv4; a node that leaves it has left what the old worker has.
+func TestMappedAddressIsLeftToo(t *testing.T) {
+	n1 := server{Backend: "be_main_replica", Server: "n1"}
+	o, m := withDefaults(Options{}), newMoves()
+	at := func(host string) map[server]bool {
+		s := snapshot(1, 1, replicas(up))
+		s.Pools[0].Nodes[0].Address = topology.Address{Host: host, Port: 5432}
+		m.note(&o, s)
+		m.of[7] = map[server]running{n1: {address: netip.MustParseAddrPort("10.0.0.1:5432")}}
+		moved, err := m.in(t.Context(), haproxycli.Socket{}, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return moved
+	}
+	for _, step := range []struct {
+		host string
+		want bool
+	}{{"::ffff:10.0.0.1", false}, {"10.0.0.1", false}, {"::ffff:10.0.0.1", false}, {"10.0.0.2", true}} {
+		if moved := at(step.host); moved[n1] != step.want {
+			t.Errorf("the node is at %s: the old worker has moved servers %v, want %t", step.host, moved, step.want)
+		}
+	}
 }

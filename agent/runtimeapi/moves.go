@@ -31,11 +31,11 @@ func (m moves) note(o *Options, s *topology.Snapshot) {
 	for _, p := range s.Pools {
 		backend := o.Names(s.Cluster, p.Pool)
 		for _, n := range p.Nodes {
-			ip, ok := n.Address.IP()
+			at, ok := literal(n.Address)
 			if !ok {
 				continue
 			}
-			srv, at := server{Backend: backend, Server: n.Node}, netip.AddrPortFrom(ip, n.Address.Port)
+			srv := server{Backend: backend, Server: n.Node}
 			if was, known := m.now[srv]; known && was != at {
 				if m.former[srv] == nil {
 					m.former[srv] = make(map[netip.AddrPort]bool)

@@ -114,5 +114,5 @@ func BenchmarkFrozen(b *testing.B) {
 	b.ReportMetric(quantile(took, 0.5), "let-in-until-p50-ms")
 	b.ReportMetric(quantile(took, 1), "let-in-until-max-ms")
 	b.ReportMetric(quantile(freezing, 1), "freezing-max-ms")
-	b.ReportMetric(float64(sum.WrongNode), "wrong-sessions")
+	reportWrong(b, sum)
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // Probing leaves no line in PostgreSQL's log, neither while it goes on nor when
-// the agent starts and stops. PGSTEER_LOG_TEST=10m lengthens the test.
+// the agent starts and stops; nor do HAProxy's own TCP checks, with and without the
+// agent. PGSTEER_LOG_TEST=10m lengthens the test.
 func TestProbingIsNotLogged(t *testing.T) {
 	t.Parallel()
 	length := 20 * time.Second
@@ -20,13 +21,14 @@ func TestProbingIsNotLogged(t *testing.T) {
 			t.Fatalf("PGSTEER_LOG_TEST: %v", err)
 		}
 	}
-	f := newFront(t, frontOptions{external: func(*front) {}})
+	f := newFront(t, frontOptions{haproxy: true})
+	f.until("HAProxy's checks of every node", func() bool { return f.checked() == 2*len(f.cluster.Nodes()) })
 	sizes := make(map[*lab.Node]int)
 	for _, n := range f.cluster.Nodes() {
 		sizes[n] = len(f.log(n))
 	}
-	for range 2 {
-		f.upWithFlags()
+	for _, start := range []func(){func() {}, f.upWithFlags} { // it runs already
+		start()
 		f.until("a writer", func() bool { v := f.view("main"); return v != nil && v.Snapshot.Writer == "n1" })
 		f.pause(length / 2)
 		f.until("a writer still", func() bool { return f.view("main").Snapshot.Writer == "n1" })
@@ -39,6 +41,15 @@ func TestProbingIsNotLogged(t *testing.T) {
 			}
 		}
 	}
+}
+
+// checked is the number of servers whose TCP check HAProxy has found good.
+func (f *front) checked() int {
+	out, err := f.haproxy.Command(f.t.Context(), "show stat")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return strings.Count(out, ",L4OK,")
 }
 
 func (f *front) log(n *lab.Node) string {

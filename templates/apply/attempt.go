@@ -1,12 +1,14 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/haproxycli"
@@ -195,6 +197,7 @@ func (w *worker) reload(ctx context.Context) (output string, err error) {
 			return "", err
 		}
 	}
+	admin, process, seen := w.running(ctx)
 	switch {
 	case w.PgBouncer != "":
 		err = w.turnPgBouncer(ctx)
@@ -205,14 +208,36 @@ func (w *worker) reload(ctx context.Context) (output string, err error) {
 	default:
 		output, err = m.reload(ctx)
 	}
-	if err == nil && w.MasterSocket != "" {
-		err = m.confirm(ctx, before)
+	switch {
+	case err != nil:
+	case w.MasterSocket != "":
+		err = w.confirm(ctx, m, before)
 		w.countOld(ctx, m)
+	case seen:
+		err = admin.confirm(ctx, process)
 	}
 	if err == nil {
 		w.counts.Reloads++
 	}
 	return output, err
+}
+
+// confirm confirms a reload. One of systemd's or of a command that did nothing is asked
+// of the master itself, once: after a failed reload 3.1 to 3.4 are deaf to the signal
+// that both send (haproxy #3229), and no later change would ever run.
+func (w *worker) confirm(ctx context.Context, m master, before haproxycli.Processes) error {
+	if w.Unit == "" && len(w.Reload) == 0 {
+		return m.confirm(ctx, before, 0)
+	}
+	err := m.confirm(ctx, before, w.Timeout/4)
+	if !errors.Is(err, errNoEffect) {
+		return err
+	}
+	w.log.Warn("the reload was not effective: no new worker of HAProxy appeared; its master is asked", "reload", cmp.Or(w.Unit, strings.Join(w.Reload, " ")))
+	if _, err := m.reloadOnce(ctx); err != nil && !errors.Is(err, errBusy) { // busy: it was slow
+		return fmt.Errorf("%w, and asked itself: %w", errNoEffect, err)
+	}
+	return m.confirm(ctx, before, 0)
 }
 
 func (w *worker) runReload(ctx context.Context) (string, error) {

@@ -16,6 +16,8 @@
 //   - With Preflight a text for HAProxy is also refused, before it is at its
 //     destination, for a new port that is taken or a folder that is missing. Nothing
 //     that the running HAProxy has, or may have, is tried.
+//   - A reload by systemd or a command that had no effect is asked of HAProxy's
+//     master, once, where there is a MasterSocket.
 //   - A reload that fails or cannot be confirmed puts the last good files back,
 //     so that a restart of the program never meets a bad one. It is repeated
 //     with back-off, up to a minute, and so is a check that refused a text, since

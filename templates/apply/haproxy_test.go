@@ -209,3 +209,44 @@ func TestRealHAProxyEnds(t *testing.T) {
 	}
 	eventually(t, "HAProxy serves", func() bool { return b.servers() == "n1" })
 }
+
+// A reload that does nothing, such as one that a container swallows, is made good over
+// the master's socket.
+func TestRealHAProxyReloadWithoutEffect(t *testing.T) {
+	b := newRealBench(t)
+	b.group.Reload, b.group.Timeout = []string{"true"}, 4*time.Second
+	b.nodes("main", "n1")
+	b.startReal()
+	eventually(t, "the file is there", func() bool { _, err := os.Stat(b.file); return err == nil })
+	b.serve()
+	b.wantApplied()
+	b.nodes("main", "n1", "n2")
+	eventually(t, "the second server runs", func() bool { return b.servers() == "n1 n2" })
+	b.wantApplied()
+}
+
+// Without a master's socket a reload by signal is seen at the admin socket, and one
+// that does nothing is not called good.
+func TestRealHAProxyReloadSeenAtTheAdminSocket(t *testing.T) {
+	b := newRealBench(t)
+	reload := filepath.Join(t.TempDir(), "reload")
+	b.group.Files[0].HAProxy, b.group.AdminSockets = true, []string{b.group.Settings.Options.StatsSocket}
+	b.group.MasterSocket, b.group.Reload, b.group.Timeout = "", []string{"sh", reload}, 3*time.Second
+	does := func(what string) {
+		if err := os.WriteFile(reload, []byte(what+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	does("true")
+	b.nodes("main", "n1")
+	b.startReal()
+	b.wantApplied() // nobody runs who could be asked
+	b.serve()
+	good, _ := os.ReadFile(b.file)
+	b.nodes("main", "n1", "n2")
+	eventually(t, "it is no good reload", func() bool { return b.status().ReloadsFailed > 0 })
+	b.wantFile(string(good))
+	does(fmt.Sprintf("kill -USR2 %d", b.haproxy.PID()))
+	eventually(t, "the second server runs", func() bool { return b.servers() == "n1 n2" })
+	b.wantApplied()
+}

@@ -28,6 +28,9 @@ var errNotRunning = errors.New("HAProxy's master process does not answer")
 // versions end on a missing chroot (haproxy #2784) or a port that is taken.
 var errEnded = errors.New("HAProxy has ended in the reload")
 
+// errNoEffect says that HAProxy is well and was not reloaded.
+var errNoEffect = errors.New("the reload had no effect")
+
 // master speaks to the CLI of HAProxy's master process.
 type master struct{ socket string }
 
@@ -49,26 +52,37 @@ func named(err error) error {
 	return err
 }
 
-// reload asks for a reload. Up to 2.6 the answer is empty, later it says
+// errBusy says that another reload goes on. From 3.1 on a reload is refused
+// meanwhile, which says nothing of the files.
+var errBusy = errors.New("HAProxy is busy with another reload")
+
+// reloadOnce asks for a reload. Up to 2.6 the answer is empty, later it says
 // Success=0 or 1; the connection may also break while the master starts anew.
-// From 3.1 on a reload is refused while another one goes on, which says nothing of
-// the files: it is asked for again until the context ends.
+func (m master) reloadOnce(ctx context.Context) (string, error) {
+	answer, err := m.ask(ctx, "reload")
+	switch {
+	case errors.Is(err, errNotRunning):
+		return answer, err
+	case !strings.Contains(answer, "Success=0"):
+		return answer, nil
+	case strings.Contains(answer, "still in progress"):
+		return answer, errBusy
+	}
+	return answer, errors.New("HAProxy says that the reload failed")
+}
+
+// reload asks for a reload, again while another one goes on, until the context ends.
 func (m master) reload(ctx context.Context) (string, error) {
 	again := time.NewTicker(masterPoll)
 	defer again.Stop()
 	for {
-		answer, err := m.ask(ctx, "reload")
-		switch {
-		case errors.Is(err, errNotRunning):
+		answer, err := m.reloadOnce(ctx)
+		if !errors.Is(err, errBusy) {
 			return answer, err
-		case !strings.Contains(answer, "Success=0"):
-			return answer, nil
-		case !strings.Contains(answer, "still in progress"):
-			return answer, errors.New("HAProxy says that the reload failed")
 		}
 		select {
 		case <-ctx.Done():
-			return answer, errors.New("HAProxy is busy with another reload")
+			return answer, err
 		case <-again.C:
 		}
 	}
@@ -76,9 +90,11 @@ func (m master) reload(ctx context.Context) (string, error) {
 
 // confirm waits until a worker that was not there before has appeared and
 // stayed, until HAProxy counts one more failed reload, or until it is gone.
-func (m master) confirm(ctx context.Context, before haproxycli.Processes) error {
+// With idle it gives up with errNoEffect when the master has answered for that long
+// and had no new worker; zero: not before the context ends.
+func (m master) confirm(ctx context.Context, before haproxycli.Processes, idle time.Duration) error {
 	var fresh int
-	var stayed, gone time.Duration
+	var stayed, gone, none time.Duration
 	unseen := "" // why the last look saw nothing
 	look := time.NewTicker(masterPoll)
 	defer look.Stop()
@@ -86,12 +102,12 @@ func (m master) confirm(ctx context.Context, before haproxycli.Processes) error 
 		now, err := m.processes(ctx)
 		switch {
 		case errors.Is(err, errNotRunning):
-			fresh = 0
+			fresh, none = 0, 0
 			if gone += masterPoll; gone >= masterGone {
 				return errEnded
 			}
-		case err != nil:
-			fresh, unseen = 0, ": "+err.Error()
+		case err != nil: // deaf: it may be loading
+			fresh, none, unseen = 0, 0, ": "+err.Error()
 		case now.Failed > before.Failed:
 			return fmt.Errorf("HAProxy counts %d failed reloads; the old worker goes on", now.Failed)
 		case fresh != 0 && now.Workers[fresh]:
@@ -100,6 +116,9 @@ func (m master) confirm(ctx context.Context, before haproxycli.Processes) error 
 			}
 		default:
 			fresh, stayed, gone, unseen = appeared(before, now), 0, 0, ""
+			if none += masterPoll; fresh == 0 && idle > 0 && none >= idle {
+				return errNoEffect
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -62,8 +62,13 @@ type Group struct {
 	Unit string
 	// MasterSocket is the path of the CLI of HAProxy's master process (-S). With
 	// it a reload counts once a new worker has appeared and stayed, which neither
-	// systemd's word nor an exit code proves. Empty: the exit code counts.
+	// systemd's word nor an exit code proves; when none appears in a quarter of Timeout,
+	// the master is asked to reload. Empty: see AdminSockets.
 	MasterSocket string
+	// AdminSockets are paths of HAProxy's admin sockets. Without MasterSocket a reload of
+	// HAProxy's files counts once another process answers at one that these files bind
+	// and that answered before; when none did, the exit code counts.
+	AdminSockets []string
 	// PgBouncer is the one that Options.Turn reloads. It excludes Reload and Unit.
 	PgBouncer string
 	// Runtime has Bring tried before a reload. The files are checked and replaced

@@ -20,6 +20,7 @@ type fakeSystemd struct {
 	result string      // of the job; "" never ends
 	state  string      // ActiveState
 	asked  chan string // gets what ReloadUnit was called with
+	does   func()      // what the reload does; nil: nothing
 }
 
 const (
@@ -35,6 +36,9 @@ func (f *fakeSystemd) ReloadUnit(name, mode string) (godbus.ObjectPath, *godbus.
 	f.asked <- name + " " + mode
 	if f.refuse != "" {
 		return "", godbus.NewError(f.refuse, []any{"refused by the test"})
+	}
+	if f.does != nil {
+		f.does()
 	}
 	const job = godbus.ObjectPath(managerPath + "/job/7")
 	if f.result != "" {

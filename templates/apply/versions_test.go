@@ -50,9 +50,12 @@ type fakeMaster struct {
 	ln      net.Listener
 
 	mu    sync.Mutex
-	dies  bool   // a reload ends it
-	busy  int    // reloads that it refuses since another one goes on
-	procs string // the answer to "show proc"
+	dies  bool // a reload ends it
+	busy  int  // reloads that it refuses since another one goes on
+	asked int  // reloads that were asked for
+	// refused is what happens when one is refused; nil: nothing.
+	refused func()
+	procs   string // the answer to "show proc"
 }
 
 func newFakeMaster(t *testing.T, version string) *fakeMaster {
@@ -88,9 +91,13 @@ func (m *fakeMaster) answer(command string) string {
 	defer m.mu.Unlock()
 	to := m.procs
 	if command == "reload" {
+		m.asked++
 		switch {
 		case m.busy > 0:
 			m.busy--
+			if m.refused != nil {
+				m.refused()
+			}
 			to = "reload, busy"
 		case m.dies:
 			m.ln.Close()
@@ -115,7 +122,7 @@ func (m *fakeMaster) reload(ctx context.Context) error {
 	if _, err := at.reload(ctx); err != nil {
 		return err
 	}
-	return at.confirm(ctx, before)
+	return at.confirm(ctx, before, 0)
 }
 
 // A reload of every version counts once a new worker is there. That it failed is

@@ -115,6 +115,9 @@ func (w *worker) start() {
 	if w.owed {
 		w.mayHave(w.kept(endRejected))
 	}
+	if w.isBlind() {
+		w.log.Warn("HAProxy is reloaded without its master's socket (master_socket): a reload that has no effect is not made good, and without an admin socket in the group's files it counts as good")
+	}
 }
 
 // note takes notice of changed clusters.
