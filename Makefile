@@ -28,6 +28,7 @@ test: ## Run every test, against real servers too; installs what is missing (as 
 	$(GO) vet $(PKGS)
 	$(GO) test -race -shuffle=on -timeout $(TIMEOUT) -run '$(TEST)' $(PKGS)
 	$(if $(filter .,$(TEST)),$(GO) test -timeout $(TIMEOUT) -run Fleet ./watchers/consul) # skipped with -race, see bubble there
+	$(if $(filter .,$(TEST)),$(GO) test -timeout $(TIMEOUT) -run RequestsOfMany ./agent/mesh) # with -race no fleet of 10,000
 	$(if $(filter ./...,$(PKGS)),cd xds/grpctest && $(GO) vet ./... && $(GO) test -race -timeout $(TIMEOUT) -run '$(TEST)' ./...) # a module of its own
 
 histories: ## Play random histories against the rules, new ones each time: make histories HISTORIES=10000

@@ -37,7 +37,7 @@ func Policies(cfg *config.Config) []Policy {
 	all := []Policy{
 		{JobWatch, "read Patroni's keys, and services that are a source of nodes", watchRights(cfg)},
 		{JobMaintenance, "read and write the records of what is out", maintenanceRights(cfg)},
-		{JobPublish, "publish what is decided, mesh.mode " + string(cfg.Mesh.Mode), publishRights(cfg)},
+		{JobPublish, publishDoc(cfg), publishRights(cfg)},
 		{JobInit, "for the operator who runs pgsteer consul-init --apply, not for the agent", initRights(cfg)},
 	}
 	var out []Policy
@@ -72,6 +72,15 @@ func maintenanceRights(cfg *config.Config) []consul.Right {
 		return nil
 	}
 	return []consul.Right{{Resource: "key", Name: cfg.Maintenance.Key, Access: consul.Write}}
+}
+
+// publishDoc names the narrower choice: which Consul agents are asked is not known here.
+func publishDoc(cfg *config.Config) string {
+	doc := "publish what is decided, mesh.mode " + string(cfg.Mesh.Mode)
+	if cfg.Mesh.Mode == config.MeshExternal {
+		doc += `; session_prefix "" lets the token end any session, and session "NODE" is enough for each NODE whose Consul agent a pgsteer asks`
+	}
+	return doc
 }
 
 func publishRights(cfg *config.Config) []consul.Right {

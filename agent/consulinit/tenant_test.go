@@ -61,6 +61,9 @@ func (e *enterprise) keep(kind string, r io.Reader, below string) {
 		}
 	}
 	v["CreateIndex"], v["ModifyIndex"], v["TransparentProxy"] = 7, 8, map[string]any{}
+	if kind != KindQuery {
+		v["Hash"] = uint64(17194155867498513133) // since pull request 19795 of hashicorp/consul
+	}
 	e.entries[kind] = append(e.entries[kind], v)
 }
 

@@ -14,7 +14,7 @@ import (
 type body map[string]any
 
 // own are the fields that Consul adds.
-var own = []string{"CreateIndex", "ModifyIndex", "ID"}
+var own = []string{"CreateIndex", "ModifyIndex", "ID", "Hash"}
 
 // bodyOf reads what can be written as JSON.
 func bodyOf(v any) (body, error) {

@@ -19,6 +19,11 @@ func Desired(v *topology.View, s Settings) []Instance {
 	for _, n := range d.snap.Nodes {
 		out = append(out, d.instance(n))
 	}
+	if slices.ContainsFunc(out, func(in Instance) bool { return in.Role == RolePrimary && in.Status == Passing }) {
+		for i := range out {
+			out[i].KeepPrimary = out[i].KeepPrimary && out[i].Role == RolePrimary
+		}
+	}
 	return out
 }
 
@@ -67,6 +72,7 @@ func (d *desire) instance(n topology.Node) Instance {
 	}
 	if in.Role == RolePrimary {
 		in.judge(w)
+		in.Reads = d.read.Fallback && r.Verdict == topology.Up
 		return in
 	}
 	in.KeepPrimary = hasWrite && w.Verdict == topology.Undecided

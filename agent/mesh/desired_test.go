@@ -46,6 +46,7 @@ func TestDesired(t *testing.T) {
 			}
 		}
 	}
+	fallsBack := func(v *topology.View) { v.Snapshot.Pools[1].Fallback = true }
 	three := n1Leads + "\nn3 down/wrong_role up/replica yes"
 	cases := []struct {
 		name  string
@@ -80,6 +81,8 @@ func TestDesired(t *testing.T) {
 			v.Snapshot.Pools[1].Nodes[1].Address = topology.Address{Host: "fd00::2", Port: 6432}
 		}}},
 		{"checks that stay", n1Leads, Settings{Service: "main", TTL: Never, PrimaryTTL: Never}, nil},
+		{"the primary serves reads too, for want of replicas (FR-13)", "n1 up/writer up/fallback no\nn2 down/wrong_role down/silent yes", settings, []func(*topology.View){fallsBack}},
+		{"a stale replica serves reads, for want of others", "n1 up/writer down/wrong_role no\nn2 down/wrong_role up/fallback_stale yes", settings, []func(*topology.View){fallsBack}},
 		{"no pool for reads", n1Leads, settings, []func(*topology.View){func(v *topology.View) { v.Snapshot.Pools = v.Snapshot.Pools[:1] }}},
 		{"a second read pool counts when it is named", n1Leads, Settings{Service: "main", ReadPool: "reports"}, []func(*topology.View){func(v *topology.View) {
 			p := topology.PoolVerdicts{Pool: "reports", Mode: topology.ModeRead, Nodes: slices.Clone(v.Snapshot.Pools[1].Nodes)}
@@ -150,6 +153,7 @@ func TestPlan(t *testing.T) {
 		{"nothing is known", nobody, of(n1Leads), false, "", ""},
 		{"nothing is known and nothing stands", nobody, nil, false, "", ""},
 		{"the primary of before is not known, another one is", "n1 down/silent undecided/no_evidence unknown\nn2 up/writer down/wrong_role no", of(n1Leads), false, one + " " + two, ""},
+		{"the primary of before is not known, another one that takes no sessions waits", "n1 undecided/no_evidence undecided/no_evidence unknown\nn2 drain/maintenance drain/maintenance no", of(n1Leads), false, two, ""},
 		{"the replica of before is not known", "n1 up/writer down/wrong_role no\nn2 down/silent undecided/no_evidence unknown", of(n1Leads), false, "", ""},
 		{"the writer is not known, the replica is out", "n1 undecided/authority_unknown undecided/no_evidence unknown\nn2 undecided/authority_unknown drain/silent yes", of(n1Leads), false, two, ""},
 		{"whoever stands as primary is held while the writer is not known", "n1 undecided/authority_unknown drain/silent no\nn2 undecided/authority_unknown up/replica yes", of(n1Leads), false, "", ""},
@@ -167,6 +171,11 @@ func TestPlan(t *testing.T) {
 		var set []string
 		for _, r := range p.set {
 			set = append(set, r.ID)
+		}
+		for _, r := range p.set {
+			if r.Address == "" {
+				t.Errorf("%s: %s is written without an address", c.name, r.ID)
+			}
 		}
 		if got, drop := strings.Join(set, " "), strings.Join(p.drop, " "); got != c.set || drop != c.drop {
 			t.Errorf("%s: written %q, deregistered %q, want %q and %q", c.name, got, drop, c.set, c.drop)
@@ -202,5 +211,26 @@ func TestLongZone(t *testing.T) {
 	v.Snapshot.Nodes[0].Tags = map[string]string{topology.TagZone: strings.Repeat("ä", 400)}
 	if zone := Desired(v, settings)[0].registration(settings).Meta["zone"]; zone != strings.Repeat("ä", 64) {
 		t.Errorf("the zone has %d bytes: %s", len(zone), zone)
+	}
+}
+
+// A node whose address is not known, and which cannot be written, loses the tag primary to
+// another one all the same.
+func TestPrimaryWithoutAddress(t *testing.T) {
+	standing := make(map[string]Registration)
+	for _, in := range Desired(scene(t, 0, n1Leads), settings) {
+		standing[ID(in.Cluster, in.Node)] = in.registration(settings)
+	}
+	v := scene(t, 0, n2Leads)
+	v.Snapshot.Nodes[0].Address = topology.Address{}
+	for i := range v.Snapshot.Pools {
+		v.Snapshot.Pools[i].Nodes[0].Address = topology.Address{}
+	}
+	p := plan(Desired(v, settings), standing, settings, func(string) bool { return false })
+	if r := p.whole["pgsteer:main:n1"]; isPrimary(r) || r.Address != "10.0.0.1" || r.Port != 5432 {
+		t.Errorf("%s", shown(r))
+	}
+	if r := p.whole["pgsteer:main:n2"]; !isPrimary(r) {
+		t.Errorf("%s", shown(r))
 	}
 }

@@ -7,7 +7,8 @@
 //
 //   - At most one instance that this package writes has the tag primary, and a
 //     node whose writer role is decided away loses the tag, whatever else is unknown
-//     of it. External: both in one transaction. Local: each host speaks for its own
+//     of it; a primary that takes no sessions waits for it while nothing is decided of the
+//     node that stands with it. External: both in one transaction. Local: each host speaks for its own
 //     node alone, so there may be a moment with two.
 //   - What is not decided is not written: undecided nodes, views that are no longer
 //     valid and a cluster without any node leave what stands. A node that has left
@@ -23,6 +24,8 @@
 //   - Only instances whose ID begins with pgsteer: are ever touched, and no node of
 //     somebody else's that has the external one's name. Local: checks that others have
 //     added stay, such as that of consul maint.
+//   - What cannot be done for one cluster, or written of one instance, keeps neither
+//     another cluster from being published nor a check that is right from being fed.
 //   - What a change of the configuration leaves behind (another name of the node here or
 //     of the cluster, the other mode) is critical or removed within 30 s or so, of which
 //     an outage of Consul is no part.

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/hashicorp/consul/api"
@@ -47,15 +45,17 @@ func isHeldError(e *api.TxnError) bool {
 	return strings.Contains(e.What, "lock is already held") || strings.Contains(e.What, "lock delay")
 }
 
-// deniedKey finds the operation on a key that the token may not write, which is all that
-// Consul tells of such a transaction; -1: there is none.
-func deniedKey(ops api.TxnOps, err error) int {
+// isDenied tells the refusal of what the token has no right to. One that Consul does not
+// know has no rights at all, and is told otherwise.
+func isDenied(err error) bool {
 	status, ok := errors.AsType[api.StatusError](err)
-	if !ok || status.Code != http.StatusForbidden {
-		return -1
-	}
-	return slices.IndexFunc(ops, func(op *api.TxnOp) bool { return strings.Contains(status.Body, strconv.Quote(op.KV.Key)) })
+	return ok && status.Code == http.StatusForbidden && strings.Contains(status.Body, deniedText)
 }
+
+// isDeniedError is the same for an operation of a transaction.
+func isDeniedError(e *api.TxnError) bool { return strings.Contains(e.What, deniedText) }
+
+const deniedText = "Permission denied"
 
 // refused words why Consul did nothing of a transaction.
 func refused(errs api.TxnErrors) error {

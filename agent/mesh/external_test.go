@@ -290,12 +290,18 @@ func TestNamespace(t *testing.T) {
 				}
 			}
 		}
-		for _, q := range r.consul.Requests() {
-			if q.Query.Get("ns") != "team" || q.Query.Get("partition") != "part" {
-				t.Errorf("%s %s is asked in namespace %q and partition %q", q.Method, q.Path, q.Query.Get("ns"), q.Query.Get("partition"))
-			}
-		}
+		r.wantTenant()
 	})
+}
+
+// wantTenant wants every request so far to be in the client's namespace and partition.
+func (r *rig) wantTenant() {
+	r.t.Helper()
+	for _, q := range r.consul.Requests() {
+		if q.Query.Get("ns") != r.tenant[0] || q.Query.Get("partition") != r.tenant[1] {
+			r.t.Errorf("%s %s is asked in namespace %q and partition %q", q.Method, q.Path, q.Query.Get("ns"), q.Query.Get("partition"))
+		}
+	}
 }
 
 // However many clusters there are, little is asked while nothing happens.

@@ -61,6 +61,7 @@ type Instance struct {
 	Cluster, Node string
 	Address       topology.Address
 	Role          string
+	Reads         bool   // a primary that serves the read pool, for want of replicas
 	Sync          string // sync, quorum or async; empty: not known, or no standby
 	Zone          string
 	Timeline      topology.Timeline
@@ -169,6 +170,9 @@ func (in Instance) tags(s Settings) []string {
 	if in.Role == RolePrimary && s.Master {
 		tags = append(tags, tagMaster)
 	}
+	if in.Role == RolePrimary && in.Reads {
+		tags = append(tags, RoleReplica)
+	}
 	if in.Sync != "" {
 		tags = append(tags, in.Sync)
 	}
@@ -189,6 +193,9 @@ func version(v int) string {
 // carry takes over what stands of what is not known now: a pgsteer that has just
 // been started has not asked everything yet.
 func (in Instance) carry(standing Registration) Instance {
+	if in.Address.IsZero() {
+		in.Address = topology.Address{Host: standing.Address, Port: uint16(standing.Port)}
+	}
 	if in.Timeline == 0 {
 		n, _ := strconv.ParseUint(standing.Meta[metaTimeline], 10, 32)
 		in.Timeline = topology.Timeline(n)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -206,11 +205,10 @@ func readNode(ctx context.Context, c *consul.Client, name string, mode consul.Co
 		return nil, false, err
 	}
 	list, meta, err := c.API().Catalog().NodeServiceList(name, q)
-	status, _ := errors.AsType[api.StatusError](err)
 	switch {
 	case isMissing(err):
 		return nil, false, nil
-	case status.Code == http.StatusForbidden && strings.Contains(status.Body, "Permission denied"): // else the token itself is unknown
+	case isDenied(err):
 		return nil, true, nil
 	case err != nil:
 		return nil, false, err

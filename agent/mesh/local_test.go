@@ -1,9 +1,12 @@
 package mesh
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pgsteer/pgsteer/agent/topology"
@@ -146,4 +149,96 @@ func TestLocalRestart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What stands is fed while it leads nobody astray, although it cannot be written as it
+// should be; what leads astray ends with its TTL.
+func TestLocalUnwritable(t *testing.T) {
+	deny := func(q consultest.Request) consultest.Fault {
+		if q.Path == "/agent/service/register" {
+			return consultest.Fault{Status: 403, Text: "Permission denied: token lacks permission 'service:write' on \"main-sidecar-proxy\""}
+		}
+		return consultest.Fault{}
+	}
+	const mine = "n1 primary passing"
+	for name, next := range map[string]string{
+		"another role":    n2Leads,
+		"another status":  "n1 drain/maintenance drain/maintenance no\nn2 down/wrong_role up/replica yes",
+		"another address": n1Leads,
+	} {
+		t.Run(name, func(t *testing.T) {
+			world(t, func(r *rig) {
+				a := r.start("a", on("n1"))
+				a.see(n1Leads)
+				r.within(time.Second, mine)
+				a.stop()
+				r.consul.Script(deny)
+				a = r.start("a", withSidecar)
+				a.see(n1Leads)
+				r.stays(5*time.Minute, mine)
+				if s := a.status(); s.Err == nil || !strings.Contains(s.Err.Error(), "main-sidecar-proxy") {
+					t.Errorf("status %+v", s)
+				}
+				a.see(next, func(v *topology.View) {
+					if name == "another address" {
+						v.Snapshot.Pools[0].Nodes[0].Address.Port++
+					}
+				})
+				r.stays(15*time.Second, mine)
+				r.within(20*time.Second, "n1 primary critical")
+				a.see(n1Leads)
+				r.consul.Script(nil)
+				r.within(3*time.Second, mine)
+				r.until(time.Second, "no trouble", func() bool { return a.status().Err == nil })
+			})
+		})
+	}
+}
+
+// What somebody else changes again and again is undone rarely, and fed all the same.
+func TestLocalRepairsFeed(t *testing.T) {
+	world(t, func(r *rig) {
+		a := r.start("a", func(o *Options) {
+			on("n1")(o)
+			s := o.Clusters["main"]
+			s.TTL, s.PrimaryTTL = 5*time.Second, 5*time.Second
+			o.Clusters["main"] = s
+		})
+		a.see(n1Leads)
+		r.within(time.Second, "n1 primary passing")
+		for i := range 600 {
+			if i%20 == 0 {
+				r.consul.SetService(consultest.AgentNode, "pgsteer:main:n1", func(s *consultest.Service) { s.ServiceTags = []string{"primary", "x"} })
+			}
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			if is := r.is(); !strings.HasSuffix(is, "passing") {
+				t.Fatalf("%s after %d tenths of a second", is, i)
+			}
+		}
+		if s := a.status(); !errors.Is(s.Err, errRepairs) {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// With Consul Enterprise a host's instance is registered, read, fed and taken away in the
+// client's namespace and partition, and what mode external has left is looked for there.
+func TestLocalNamespace(t *testing.T) {
+	world(t, func(r *rig) {
+		r.tenant = [2]string{"team", "part"}
+		r.consul.RegisterNode(consultest.Node{Node: "pgsteer-main", Address: nodeAddress, Meta: nodeMeta()})
+		r.consul.Register(consultest.Service{Node: "pgsteer-main", ServiceID: "pgsteer:main:n9", ServiceName: "main"})
+		a := r.start("a", withSidecar)
+		a.see(n1Leads)
+		r.until(2*time.Second, "its instance", func() bool { return strings.HasPrefix(r.is(), "n1 primary passing") })
+		a.see("n2 up/writer down/wrong_role no")
+		r.until(2*time.Minute, "nothing", func() bool { return r.is() == "" })
+		r.wantTenant()
+		for _, path := range []string{"/agent/service/register", "/agent/service/deregister/", "/agent/check/update/", "/agent/service/pgsteer:", "/agent/services", "/agent/checks", "/catalog/node-services/", "/catalog/deregister"} {
+			if r.asked(path) == 0 {
+				t.Errorf("%s was not asked", path)
+			}
+		}
+	})
 }

@@ -45,6 +45,9 @@ type lock struct {
 	leftAt  time.Time
 	token   string // with which the requests failed
 	turns   int    // how often in a row it was left for a fault, and taken since nobody else did
+
+	denied   error // the token may not take it; nil: it may, as far as is known
+	deniedAt topology.Mono
 }
 
 func (l *lock) set(held bool) {
@@ -61,7 +64,9 @@ func (l *lock) owned(h holding, now topology.Mono) {
 	if h.session == "" && (l.by != "" || l.vacant == 0) {
 		l.vacant = now
 	}
-	l.by, l.holder = h.session, h.name
+	if l.by, l.holder = h.session, h.name; l.by != "" { // it is not for this agent to take now
+		l.denied, l.deniedAt = nil, 0
+	}
 }
 
 // takes reports whether to take it with a session. One that is this session's by the
@@ -101,12 +106,13 @@ func (k *locks) fares(cluster string, err error) {
 func (k *locks) trouble(cluster string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	l := k.all[cluster]
 	var left error
-	if l := k.all[cluster]; l.barred > k.o.Now().Mono && !l.held {
+	if l.barred > k.o.Now().Mono && !l.held {
 		left = fmt.Errorf("this agent could not publish and left that to others at %s; it does so again with another token, when nobody has for %s, or after %s: %s",
 			l.leftAt.Format(time.TimeOnly), othersWithin, barredTTLs*k.o.SessionTTL, cause(l.left))
 	}
-	return errors.Join(k.err, k.deaf, left)
+	return errors.Join(k.err, k.deaf, l.denied, left)
 }
 
 // unrenewed is when a session was renewed last, if that is so long ago that Consul may

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -222,7 +223,8 @@ func (k *locks) turn(ctx context.Context) error {
 	return k.takeMany(ctx, take)
 }
 
-// due are the clusters whose locks are to be taken, and those whose locks are to be left.
+// due are the clusters whose locks are to be taken, those last that the token might not
+// take, and those whose locks are to be left.
 func (k *locks) due() (take, leave []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -231,11 +233,14 @@ func (k *locks) due() (take, leave []string) {
 		switch {
 		case l.leaves(now):
 			leave = append(leave, cluster)
-		case k.session != "" && k.heard && l.takes(k.session, now):
+		case k.session == "" || !k.heard || !l.takes(k.session, now):
+		case l.denied == nil || now.Sub(l.deniedAt) >= locksEvery:
 			take = append(take, cluster)
 		}
 	}
-	slices.Sort(take)
+	slices.SortFunc(take, func(a, b string) int {
+		return cmp.Or(cmp.Compare(k.all[a].deniedAt, k.all[b].deniedAt), cmp.Compare(a, b))
+	})
 	slices.Sort(leave)
 	return take, leave
 }
@@ -341,6 +346,10 @@ func (k *locks) settle(ctx context.Context, cluster string) error {
 		return k.release(cluster, pair, fault, w)
 	}
 	got, _, err := k.o.Client.KV().Acquire(pair, w)
+	if isDenied(err) { // which is no word on the other locks
+		k.deny(map[string]error{cluster: failure(k.o, "take the lock "+l.key, err)})
+		return nil
+	}
 	if err != nil {
 		return failure(k.o, "take the lock "+l.key, err)
 	}

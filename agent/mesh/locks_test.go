@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgsteer/pgsteer/agent/latest"
+	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/watchers/consultest"
 )
 
@@ -166,4 +168,90 @@ func TestRestored(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A lock that the token may not take, be it that it has lost the right while another one's
+// session ended, costs no other cluster anything. It is taken soon after the right is given.
+func TestDeniedLock(t *testing.T) {
+	world(t, func(r *rig) {
+		deny := func(q consultest.Request) consultest.Fault {
+			if q.Path == "/kv/pgsteer/mesh/alpha" && q.Method == http.MethodPut {
+				return consultest.Fault{Status: 403, Text: "Permission denied: token lacks permission 'key:write' on \"pgsteer/mesh/alpha\""}
+			}
+			return consultest.Fault{}
+		}
+		r.consul.Script(deny)
+		a := r.start("a", func(o *Options) {
+			o.Clusters = map[string]Settings{"alpha": {Service: "alpha"}, "beta": {Service: "beta"}}
+		})
+		for name := range a.p.o.Clusters {
+			a.views.Set(name, quiet(name, r.now().Mono))
+		}
+		published := func(name string) func() bool {
+			return func() bool { return len(r.consul.Published(name)) == 2 }
+		}
+		told := func() bool {
+			alpha, beta := a.p.Status()[0], a.p.Status()[1]
+			return !alpha.Publishing && alpha.Err != nil && strings.Contains(alpha.Err.Error(), "'key:write'") && beta.Publishing && beta.Err == nil
+		}
+		r.until(2*time.Second, "beta", published("beta"))
+		r.until(2*time.Second, "word of it", told)
+		lock, _ := r.consul.Get("pgsteer/mesh/beta")
+		r.consul.EndSession(lock.Session)
+		r.until(3*time.Second, "beta's lock again", func() bool {
+			now, _ := r.consul.Get("pgsteer/mesh/beta")
+			return now.Session != "" && now.Session != lock.Session
+		})
+		r.until(3*time.Second, "word of it again", told)
+		before := r.asked("/kv/pgsteer/mesh/alpha")
+		for range 33 { // of another publisher's locks, each news for this one
+			r.consul.Acquire("pgsteer/mesh/other", "other", "another session")
+			time.Sleep(300 * time.Millisecond)
+			r.consul.EndSession("another session")
+			time.Sleep(300 * time.Millisecond)
+		}
+		if n := r.asked("/kv/pgsteer/mesh/alpha") - before; n > 21 {
+			t.Errorf("it was tried %d times in 20 s, want once a second", n)
+		}
+		r.consul.Acquire("pgsteer/mesh/alpha", "other", "another session")
+		r.until(2*time.Second, "no trouble while another one has it", func() bool {
+			s := a.p.Status()[0]
+			return s.Publisher == "other" && s.Err == nil
+		})
+		r.consul.EndSession("another session")
+		r.until(2*time.Second, "word of it again", told)
+		r.consul.Script(nil)
+		r.until(2*time.Second, "alpha", published("alpha"))
+		r.until(2*time.Second, "no trouble", func() bool { return a.p.Status()[0].Err == nil })
+	})
+}
+
+// What was denied comes behind what was not, or there may be nothing left for that.
+func TestDeniedLast(t *testing.T) {
+	at := 2 * topology.Mono(locksEvery)
+	k := &locks{o: &Options{Now: func() topology.Clock { return topology.Clock{Mono: at} }}, session: "s", heard: true, all: map[string]*lock{
+		"a": {fit: true, denied: errLost, deniedAt: at / 2}, "b": {fit: true}, "c": {fit: true, denied: errLost, deniedAt: at/2 - 1}, "d": {fit: true},
+		"e": {fit: true, denied: errLost, deniedAt: at - 1},
+	}}
+	if take, _ := k.due(); strings.Join(take, " ") != "b d c a" {
+		t.Errorf("%q", take)
+	}
+}
+
+// Nor does each of a few clusters cost time of its own when Consul does not answer.
+func TestUnansweredLocks(t *testing.T) {
+	world(t, func(r *rig) {
+		r.consul.Script(func(q consultest.Request) consultest.Fault {
+			return consultest.Fault{Hang: strings.HasPrefix(q.Path, "/kv/pgsteer/mesh/c") && q.Method == http.MethodPut}
+		})
+		views := new(latest.Map[string, topology.View])
+		for i := range fewLocks {
+			views.Set(fleetName(i), quiet(fleetName(i), r.now().Mono))
+		}
+		a := r.startFleet("a", fewLocks, views)
+		time.Sleep(30 * time.Second)
+		if n := r.asked("/kv/pgsteer/mesh/c"); n < 7 || n > 11 {
+			t.Errorf("%d tries in 30 s, want one each %s", n, a.p.o.Timeout)
+		}
+	})
 }

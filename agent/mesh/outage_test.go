@@ -219,3 +219,28 @@ func TestOutageOfMany(t *testing.T) {
 		}
 	})
 }
+
+// A token that is revoked for longer than Consul keeps the session costs the lock, and
+// nothing else: with the token back somebody publishes at once what is decided by then.
+func TestRevokedForLong(t *testing.T) {
+	world(t, func(r *rig) {
+		a, b := r.start("a", nil), r.start("b", nil)
+		a.see(n1Leads)
+		b.see(n1Leads)
+		r.within(2*time.Second, first)
+		r.consul.RequireToken("x")
+		lock, _ := r.consul.Get("pgsteer/mesh/main")
+		r.stays(15*time.Second, first)
+		r.consul.EndSession(lock.Session)
+		a.see(n2Leads)
+		b.see(n2Leads)
+		r.stays(time.Minute, first)
+		r.consul.RequireToken("")
+		r.within(5*time.Second, second)
+		r.stays(10*time.Second, second)
+		r.until(3*time.Second, "one publisher, no trouble", func() bool {
+			s, o := a.status(), b.status()
+			return s.Publishing != o.Publishing && s.Err == nil && o.Err == nil
+		})
+	})
+}

@@ -33,7 +33,7 @@ func plan(want []Instance, standing map[string]Registration, s Settings, confirm
 		p.whole = make(map[string]Registration)
 	}
 	wanted := make(map[string]bool, len(want))
-	for _, in := range want {
+	for _, in := range onePrimary(want, standing) {
 		id := ID(in.Cluster, in.Node)
 		wanted[id] = true
 		old, stands := standing[id]
@@ -60,6 +60,20 @@ func plan(want []Instance, standing map[string]Registration, s Settings, confirm
 	}
 	slices.SortStableFunc(p.set, func(a, b Registration) int { return cmp.Compare(rank(a), rank(b)) })
 	return p
+}
+
+// onePrimary lets a primary that takes no sessions wait for the tag while another node
+// stands with it of which nothing is decided.
+func onePrimary(want []Instance, standing map[string]Registration) []Instance {
+	primary := slices.IndexFunc(want, func(in Instance) bool { return in.Role == RolePrimary && in.Status == Critical })
+	if primary < 0 || !slices.ContainsFunc(want, func(in Instance) bool {
+		return in.Node != want[primary].Node && in.KeepPrimary && isPrimary(standing[ID(in.Cluster, in.Node)])
+	}) {
+		return want
+	}
+	want = slices.Clone(want)
+	want[primary].Role = RoleUnknown
+	return want
 }
 
 func (p *planned) put(r Registration) {

@@ -46,7 +46,8 @@ type Options struct {
 	// Timeout bounds what is asked of Consul at once. Zero: 3 s.
 	Timeout time.Duration
 	// ReadEvery is how often it is read what stands. Zero: 2 s. With External no
-	// cluster's more often than twice a second for all of them together.
+	// cluster's more often than twice a second for all of them together, and where that is
+	// rare all of them are surveyed in one request every 10 s.
 	ReadEvery time.Duration
 	// Settle is how long a change that is not urgent waits for others. Zero: 200 ms.
 	Settle time.Duration
@@ -67,7 +68,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// readGap is the time between two reads of external nodes, of all clusters.
+// readGap is the time between two reads of external nodes, of all clusters, surveys
+// among them.
 const readGap = 500 * time.Millisecond
 
 // Requests of all clusters together: what an outage has held back shall not come at
@@ -83,6 +85,7 @@ type Publisher struct {
 	requests *rate.Limiter
 	hasty    *rate.Limiter // changes of roles beside those
 	locks    *locks        // nil for local publishing
+	survey   *survey       // nil: each cluster is read as often as it would be surveyed
 	stations map[string]*station
 }
 
@@ -92,8 +95,12 @@ func New(o Options) (*Publisher, error) {
 		return nil, errors.New("mesh needs Client, Views and Now")
 	}
 	p := &Publisher{o: o.withDefaults(), requests: rate.NewLimiter(requestRate, requestBurst), hasty: rate.NewLimiter(requestRate, requestBurst), stations: make(map[string]*station)}
+	survey, period := surveyed(len(o.Clusters), p.o.ReadEvery)
 	if o.External {
 		p.locks = newLocks(&p.o, p.requests)
+		if period > survey {
+			p.survey = newSurvey(p, survey)
+		}
 	}
 	agent := &agentServices{o: &p.o}
 	for cluster, s := range o.Clusters {
@@ -107,7 +114,6 @@ func New(o Options) (*Publisher, error) {
 			continue
 		}
 		p.locks.add(cluster, s.Service, st.wake)
-		period := max(p.o.ReadEvery, time.Duration(len(o.Clusters))*readGap)
 		st.store = &external{o: &p.o, cluster: cluster, service: s.Service, locks: p.locks, period: period, agent: agent, requests: p.requests}
 	}
 	return p, nil
@@ -119,6 +125,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 	defer all.Wait()
 	if p.locks != nil {
 		all.Go(func() { p.locks.run(ctx) })
+	}
+	if p.survey != nil {
+		all.Go(func() { p.survey.run(ctx) })
 	}
 	for _, s := range p.stations {
 		all.Go(func() { s.run(ctx) })

@@ -44,6 +44,7 @@ type station struct {
 	standing map[string]Registration // what stands, as read or written last
 	known    bool                    // standing need not be read anew first
 	readDue  topology.Mono
+	hints    hints
 	session  string // under which it was read
 	fedAt    topology.Mono
 	retryAt  topology.Mono
@@ -138,14 +139,20 @@ func (s *station) turn(ctx context.Context) {
 		return
 	}
 	err := s.look(ctx, now)
-	if err == nil && why == "" {
+	looked := err == nil
+	if looked && why == "" {
 		err = s.publish(ctx, want, now)
 	}
 	if err == nil {
 		s.tidy(ctx, why, now)
 	}
-	if err == nil && why != whyStale && (s.decided || now.Sub(s.began) < s.s.TTL) {
-		err = s.feed(ctx, now)
+	switch {
+	case err == nil && why != whyStale && (s.decided || now.Sub(s.began) < s.s.TTL):
+		err = s.feed(ctx, now, s.standing)
+	case err != nil && looked: // it could not be written
+		if failed := s.feed(ctx, now, s.agreeing()); failed != nil {
+			s.log.Debug("what stands could not be fed either", "err", failed)
+		}
 	}
 	if ctx.Err() == nil {
 		s.note(err)
@@ -233,7 +240,8 @@ func (s *station) setErr(err error) {
 
 // look reads what stands, when that is due.
 func (s *station) look(ctx context.Context, now topology.Mono) error {
-	if s.known && now < s.readDue {
+	due := !s.known || now >= s.readDue
+	if !due && !s.doubted() {
 		return nil
 	}
 	return s.ask(ctx, 1, "read the instances", func(ctx context.Context) error {
@@ -241,7 +249,9 @@ func (s *station) look(ctx context.Context, now topology.Mono) error {
 		if err != nil {
 			return err
 		}
+		s.hints.misled = (!due || s.hints.misled) && maps.EqualFunc(s.standing, standing, same)
 		s.standing, s.known, s.readDue, s.twice, s.level = standing, true, s.nextRead(now), warning, nil
+		s.hints.since = s.p.o.Now().Mono
 		s.compare()
 		return nil
 	})
@@ -302,7 +312,7 @@ func (s *station) publish(ctx context.Context, want []Instance, now topology.Mon
 			s.log.Warn("what stood in Consul was not what this agent had written; it was written again", "instances", s.drifted)
 		}
 		s.log.Info("published", "written", words(p.set), "deregistered", p.drop)
-		s.fedAt = now
+		s.fedAt, s.hints.since = now, s.p.o.Now().Mono
 	}
 	s.standing, s.written, s.urgent, s.calm = p.whole, maps.Clone(p.whole), s.seen, s.seen
 	s.mu.Lock()
@@ -348,13 +358,30 @@ func (s *station) remember(p planned, now topology.Mono) {
 	}
 }
 
-// feed confirms the checks that wait for it, for the first time at once: nobody knows
-// when an agent before this one did last.
-func (s *station) feed(ctx context.Context, now topology.Mono) error {
-	if every := s.store.feeds(); every == 0 || s.fedAt != 0 && now.Sub(s.fedAt) < every || len(s.standing) == 0 {
+// agreeing is what stands that routes nobody otherwise than is wanted by now, whatever else
+// of it could not be written: it must not end like that of a dead pgsteer.
+func (s *station) agreeing() map[string]Registration {
+	now := s.p.o.Now().Mono
+	want, why := s.want(now)
+	if why != "" {
 		return nil
 	}
-	err := s.ask(ctx, 1, "feed the check", func(ctx context.Context) error { return s.store.feed(ctx, s.standing) })
+	wanted := s.plan(want, now).whole
+	out := maps.Clone(s.standing)
+	maps.DeleteFunc(out, func(id string, is Registration) bool {
+		r, stays := wanted[id]
+		return !stays || is.Meta[metaRole] != r.Meta[metaRole] || isPrimary(is) != isPrimary(r) || is.Address != r.Address || is.Port != r.Port || is.Check.Status != r.Check.Status
+	})
+	return out
+}
+
+// feed confirms the checks that wait for it, for the first time at once: nobody knows
+// when an agent before this one did last.
+func (s *station) feed(ctx context.Context, now topology.Mono, standing map[string]Registration) error {
+	if every := s.store.feeds(); every == 0 || s.fedAt != 0 && now.Sub(s.fedAt) < every || len(standing) == 0 {
+		return nil
+	}
+	err := s.ask(ctx, 1, "feed the check", func(ctx context.Context) error { return s.store.feed(ctx, standing) })
 	if err == nil {
 		s.fedAt = now
 	}

@@ -3,6 +3,7 @@ package mesh
 import (
 	"cmp"
 	"context"
+	"net/http"
 	"slices"
 
 	"github.com/hashicorp/consul/api"
@@ -17,6 +18,7 @@ func (k *locks) taken(cluster string, got bool, since topology.Mono) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.all[cluster]
+	l.denied, l.deniedAt = nil, 0
 	if l.barred <= since {
 		l.turns = 0
 	}
@@ -28,9 +30,30 @@ func (k *locks) taken(cluster string, got bool, since topology.Mono) {
 	}
 }
 
+// deny takes down, by cluster, why the token may not take a lock. That is tried again
+// after locksEvery, behind the locks that it may take.
+func (k *locks) deny(why map[string]error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var fresh []string
+	for cluster, err := range why {
+		l := k.all[cluster]
+		if l.denied == nil {
+			fresh = append(fresh, cluster)
+		}
+		l.denied, l.deniedAt = err, k.o.Now().Mono
+		l.set(false)
+	}
+	if len(fresh) > 0 {
+		slices.Sort(fresh)
+		k.log.Warn("this agent may not take locks and leaves their clusters to others; trying again every second",
+			"clusters", len(fresh), "first", fresh[0], "err", cause(why[fresh[0]]))
+	}
+}
+
 // takeMany takes locks in transactions. What is beyond this second's is due in the next.
 func (k *locks) takeMany(ctx context.Context, clusters []string) error {
-	var denied error
+	var first error
 	for part := range slices.Chunk(clusters, consul.MaxOps) {
 		for refused := true; refused; { // those that others have, and then without them
 			if len(part) == 0 || !k.takes.Allow() {
@@ -41,16 +64,17 @@ func (k *locks) takeMany(ctx context.Context, clusters []string) error {
 			if err != nil {
 				return err
 			}
-			denied = cmp.Or(denied, why)
+			first = cmp.Or(first, why)
 			refused, part = len(rest) < len(part), rest
 		}
 	}
-	return denied
+	return first
 }
 
-// takeAtOnce takes all of the locks, or none and returns those that nobody has; denied is
-// why one of the others cannot be taken, when it is not another agent's.
-func (k *locks) takeAtOnce(ctx context.Context, clusters []string) (free []string, denied, err error) {
+// takeAtOnce takes all of the locks, or none and returns those that may be taken without
+// the others. Why is what Consul has against one of these, when it is neither that another
+// agent has it nor a right that the token lacks, which are taken down.
+func (k *locks) takeAtOnce(ctx context.Context, clusters []string) (free []string, why, err error) {
 	k.mu.Lock()
 	session, now := k.session, k.o.Now().Mono
 	ops := make(api.TxnOps, 0, len(clusters))
@@ -59,21 +83,25 @@ func (k *locks) takeAtOnce(ctx context.Context, clusters []string) (free []strin
 	}
 	k.mu.Unlock()
 	errs, err := k.o.Client.Commit(ctx, ops)
-	if i := deniedKey(ops, err); i >= 0 {
-		errs, denied = api.TxnErrors{{OpIndex: i}}, failure(k.o, "take the lock "+ops[i].KV.Key, err)
-	} else if err != nil {
+	if err != nil && len(errs) == 0 {
 		return nil, nil, failure(k.o, "take the locks of many clusters, the first of them "+ops[0].KV.Key, err)
 	}
-	others := make(map[int]bool, len(errs))
+	refused, denied := make(map[int]bool, len(errs)), make(map[string]error)
 	for _, e := range errs {
-		others[e.OpIndex] = true
-		if denied == nil && !isHeldError(e) {
-			denied = failed("take the lock " + ops[e.OpIndex].KV.Key + ": " + watchers.Clip(e.What))
+		refused[e.OpIndex] = true
+		doing := "take the lock " + ops[e.OpIndex].KV.Key
+		switch {
+		case isDeniedError(e):
+			denied[clusters[e.OpIndex]] = failure(k.o, doing, api.StatusError{Code: http.StatusForbidden, Body: e.What})
+		case why == nil && !isHeldError(e):
+			why = failed(doing + ": " + watchers.Clip(e.What))
 		}
 	}
+	k.deny(denied)
 	for i, cluster := range clusters {
 		switch {
-		case others[i]:
+		case denied[cluster] != nil:
+		case refused[i]:
 			k.taken(cluster, false, now)
 		case len(errs) == 0:
 			k.taken(cluster, true, now)
@@ -84,5 +112,5 @@ func (k *locks) takeAtOnce(ctx context.Context, clusters []string) (free []strin
 	if len(errs) == 0 {
 		return clusters, nil, nil
 	}
-	return free, denied, nil
+	return free, why, nil
 }

@@ -32,7 +32,7 @@ func (c *Client) WriteOptions(ctx context.Context) (*api.WriteOptions, error) {
 const MaxOps = 128
 
 // Commit does all of the operations or none. Refusals are why Consul did none of
-// them, by operation; a refusal by its ACLs is an error.
+// them, by operation; a refusal by its ACLs is an error too.
 func (c *Client) Commit(ctx context.Context, ops api.TxnOps) (refusals api.TxnErrors, err error) {
 	for _, op := range ops {
 		c.place(op)
@@ -63,7 +63,7 @@ func (c *Client) Commit(ctx context.Context, ops api.TxnOps) (refusals api.TxnEr
 	}
 	for _, e := range answer.Errors {
 		if strings.Contains(e.What, "Permission denied") { // Consul sends no status of its own for it
-			return nil, api.StatusError{Code: http.StatusForbidden, Body: e.What}
+			return answer.Errors, api.StatusError{Code: http.StatusForbidden, Body: e.What}
 		}
 	}
 	return answer.Errors, nil

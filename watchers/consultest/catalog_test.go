@@ -2,6 +2,7 @@ package consultest
 
 import (
 	"encoding/json"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -128,4 +129,24 @@ func TestCatalog(t *testing.T) {
 	}
 	a.Script(func(Request) Fault { return Fault{Empty: true} })
 	want()
+}
+
+// The checks of nodes of one kind, with the tags that their instances had.
+func TestState(t *testing.T) {
+	a := New()
+	a.RegisterNode(Node{Node: "x", Meta: map[string]string{"external-node": "true"}})
+	for _, s := range []Service{{Node: "x", ServiceName: "pg", ServiceTags: []string{"old"}}, {Node: "x", ServiceName: "secret"}, {Node: "y", ServiceName: "pg"}, {Node: "x", ServiceName: "other"}} {
+		a.Register(s)
+		a.SetCheck(Check{Node: s.Node, CheckID: s.ServiceName + "-check", ServiceID: s.ServiceName, ServiceName: s.ServiceName})
+	}
+	a.Register(Service{Node: "x", ServiceName: "pg", ServiceTags: []string{"new"}})
+	a.Hide("secret")
+	r := ask(t.Context(), t, a, "GET", "/health/state/any?node-meta=external-node:true&filter="+url.QueryEscape(`CheckID matches "^pg"`), "")
+	if strings.Count(r.body, "CheckID") != 1 || !strings.Contains(r.body, `"pg-check"`) || !strings.Contains(r.body, `["old"]`) {
+		t.Errorf("%+v, want the one of pg on x, with its old tags", r)
+	}
+	r = ask(t.Context(), t, a, "GET", "/health/state/any", "")
+	if strings.Count(r.body, "CheckID") != 3 || r.header.Get("X-Consul-Results-Filtered-By-ACLs") != "true" {
+		t.Errorf("%+v, want all that is not hidden", r)
+	}
 }

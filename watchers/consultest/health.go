@@ -1,9 +1,11 @@
 package consultest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +18,8 @@ type Weights struct{ Passing, Warning int }
 type Check struct {
 	Node, CheckID, Name, Status, Output, Notes string
 	ServiceID, ServiceName                     string
+	// ServiceTags are those that the instance had when the check was written.
+	ServiceTags []string
 
 	TTL time.Duration `json:"-"` // after which it is critical unless it was fed; zero: never
 	Fed time.Time     `json:"-"`
@@ -31,6 +35,13 @@ func (a *Agent) SetService(node, id string, change func(*Service)) {
 	s := a.services[serviceID{node, id}]
 	change(&s)
 	a.register(s)
+}
+
+// SetCheck writes a check behind the back of whoever writes it else.
+func (a *Agent) SetCheck(c Check) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.setCheck(c)
 }
 
 // Forget makes the agent lose its own services and checks, as the restart of a
@@ -75,6 +86,7 @@ func (a *Agent) check(id serviceID) Check {
 // setCheck writes a check. The same again is no write.
 func (a *Agent) setCheck(c Check) {
 	id := serviceID{c.Node, c.CheckID}
+	c.ServiceTags = a.services[serviceID{c.Node, c.ServiceID}].ServiceTags
 	before, after := string(mustJSON(a.checks[id])), string(mustJSON(c))
 	a.putCheck(id, c)
 	if before != after {
@@ -139,6 +151,30 @@ func (a *Agent) lookupHealth(name string, f Fault) find {
 		}
 	}
 	found.body = entries
+	return found
+}
+
+// lookupState returns the checks of nodes whose meta has what is asked for. Of filters it
+// knows that by the beginning of an ID alone.
+func (a *Agent) lookupState(r Request, f Fault) find {
+	key, value, byMeta := strings.Cut(r.Query.Get("node-meta"), ":")
+	begins := strings.TrimSuffix(strings.TrimPrefix(r.Query.Get("filter"), `CheckID matches "^`), `"`)
+	found := find{index: max(a.catalog.last, 1)}
+	checks := []Check{}
+	for id := range a.checks {
+		c := a.check(id)
+		switch {
+		case byMeta && a.nodes[c.Node].Meta[key] != value, !strings.HasPrefix(c.CheckID, begins), f.Empty:
+		case a.hides(c.ServiceName):
+			found.filtered = true
+		default:
+			checks = append(checks, c)
+		}
+	}
+	slices.SortFunc(checks, func(a, b Check) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.CheckID, b.CheckID))
+	})
+	found.body = checks
 	return found
 }
 

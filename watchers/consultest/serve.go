@@ -92,6 +92,8 @@ func (a *Agent) RoundTrip(req *http.Request) (*http.Response, error) {
 	case strings.HasPrefix(r.Path, "/health/service/"):
 		name := strings.TrimPrefix(r.Path, "/health/service/")
 		return a.read(req, question{r, f, func() find { return a.lookupHealth(name, f) }})
+	case r.Path == "/health/state/any":
+		return a.read(req, question{r, f, func() find { return a.lookupState(r, f) }})
 	case r.Method == http.MethodGet && strings.HasPrefix(r.Path, "/kv/"):
 		return a.read(req, question{r, f, func() find { return a.lookupKeys(r, f) }})
 	case r.Path == "/txn":
