@@ -111,9 +111,17 @@ func (t *tokens) get() (out admin.Tokens) {
 	return out
 }
 
+// sharedKey is where the records lie that all agents obey, "" for this agent's file.
+func (a *Agent) sharedKey() string {
+	if m := a.cfg.Load().Maintenance; m.Store == config.StoreConsul {
+		return m.Key
+	}
+	return ""
+}
+
 func (a *Agent) adminServer() *admin.Server {
 	return admin.New(admin.Options{
-		Book: a.book, Drains: a.drains, Views: &a.views, Now: a.now, Clusters: a.clusterNames, Policy: a.policy,
+		Book: a.book, Drains: a.drains, Views: &a.views, Now: a.now, Clusters: a.clusterNames, Policy: a.policy, Shared: a.sharedKey,
 		Tokens: func() admin.Tokens { return a.tokens.Load().get() }, Logger: a.log.With("component", "admin"),
 	})
 }

@@ -31,7 +31,9 @@ func TestMaintenanceOfAllAgents(t *testing.T) {
 	a.settled("main", "n1", "n2")
 	b.settled("main", "n1", "n2")
 	begin := time.Now()
-	a.change("POST", "/admin/maintenance/main/n2", `{"reason":"kernel"}`)
+	if got := a.change("POST", "/admin/maintenance/main/n2", `{"reason":"kernel"}`); !strings.HasSuffix(got, `,"scope":"all agents of pgsteer/maintenance"}`) {
+		t.Errorf("who obeys is not said: %s", got)
+	}
 	b.isNow("replica", "n2", "drain/maintenance/kernel")
 	t.Logf("the other agent obeys after %s", time.Since(begin))
 	a.isNow("replica", "n2", "drain/maintenance/kernel")

@@ -238,7 +238,7 @@ func TestMaintenanceOfANode(t *testing.T) {
 		t.Error("maintenance changed the rendered file")
 	}
 	r.change("POST", "/admin/maintenance/main?pool=replica", `{"force":true}`)
-	if got := r.change("DELETE", "/admin/maintenance/main/n2?pool=replica", ""); got != `{"status":"not in maintenance mode","still_out_by":["main in pool replica","main/n2"]}` {
+	if got := r.change("DELETE", "/admin/maintenance/main/n2?pool=replica", ""); got != `{"status":"not in maintenance mode","still_out_by":["main in pool replica","main/n2"],"scope":"this agent"}` {
 		t.Errorf("DELETE of what is out by others says %s", got)
 	}
 	r.change("DELETE", "/admin/maintenance/main?pool=replica", "")
@@ -253,7 +253,11 @@ func TestMaintenanceEndsByItself(t *testing.T) {
 	r.write(base, listen(), r.guarded(""), "clusters:\n", clusterText("main", n1, n2))
 	r.up()
 	r.settled("main", "n1", "n2")
-	r.change("POST", "/admin/maintenance/main/n2", `{"for":"1s","drain":"300ms"}`)
+	r.change("POST", "/admin/maintenance/main/n2", `{"for":"1h","drain":"30m"}`)
+	if s := r.statusText(); !strings.Contains(s, ", sessions end at ") {
+		t.Errorf("the status has no end of sessions: %s", s)
+	}
+	r.change("POST", "/admin/maintenance/main/n2", `{"for":"1s","drain":"300ms","force":true}`)
 	r.isNow("replica", "n2", "drain/maintenance")
 	r.isNow("replica", "n2", "down/maintenance")
 	if got := r.ask("main replica n2"); !strings.HasPrefix(got, "down #") {

@@ -142,7 +142,16 @@ func TestRolesByCertificate(t *testing.T) {
 	if code, text := ann.call("POST", path, ""); code != 200 {
 		t.Errorf("%d %s", code, text)
 	}
-	for _, want := range []string{`audit=start target="this agent" certificate=ann`, `audit="refused: no right" target="this agent" certificate=bob`} {
+	for path, want := range map[string]string{"/admin/switchover/main": "", "/admin/pgbouncer/edge/pause": "there is no PgBouncer edge"} {
+		if code, text := ann.call("POST", path, ""); code < 400 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+	for _, want := range []string{
+		`audit=start target="this agent" certificate=ann from=127.0.0.1`, `audit="refused: no right" target="this agent" certificate=bob from=127.0.0.1`,
+		`target=main cluster=main to="" force=false certificate=ann from=127.0.0.1 audit=refused why=`,
+		`target=edge/pause pgbouncer=edge databases=[] for="" certificate=ann from=127.0.0.1 audit="pause failed" err=`,
+	} {
 		if !strings.Contains(r.log.String(), want) {
 			t.Errorf("the log has no %s", want)
 		}

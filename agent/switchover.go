@@ -34,14 +34,17 @@ func (a *Agent) withSwitchovers(s *admin.Server) http.Handler {
 	cluster := func(r *http.Request) string { return r.PathValue("cluster") }
 	bouncer := func(r *http.Request) string { return r.PathValue("bouncer") + "/" + r.PathValue("action") }
 	mux.Handle("POST /admin/switchover/{cluster}", s.Guarded("switchover", cluster, func(w http.ResponseWriter, r *http.Request, by admin.Caller) {
-		a.switchovers.Serve(w, r, "token", by.Name, "by", by.From)
+		a.switchovers.Serve(w, r, by.Audit()...)
 	}))
 	mux.Handle("POST /admin/pgbouncer/{bouncer}/{action}", s.Guarded("order to PgBouncer", bouncer, func(w http.ResponseWriter, r *http.Request, by admin.Caller) {
 		if c := a.bouncers.Load(); c != nil {
-			c.Serve(w, r, "token", by.Name, "by", by.From)
+			c.Serve(w, r, by.Audit()...)
 			return
 		}
-		http.Error(w, `{"error":"no PgBouncer is configured"}`, http.StatusNotFound)
+		const why = "the agent ends, or takes over another configuration; nothing was done"
+		line := append([]any{"audit", "refused", "target", bouncer(r)}, by.Audit()...)
+		a.log.With("component", partBouncers).Warn("order to PgBouncer", append(line, "why", why)...)
+		http.Error(w, `{"error":"`+why+`"}`, http.StatusServiceUnavailable)
 	}))
 	return mux
 }

@@ -34,6 +34,9 @@ type Options struct {
 	Now      topology.Ticker
 	Clusters func() []string
 	Policy   func(cluster string) topology.Policy
+	// Shared is the key of the records that all agents obey, "" while they are this
+	// agent's own; nil: they always are.
+	Shared func() string
 	// Tokens are those of now; they may change at any time.
 	Tokens func() Tokens
 	Logger *slog.Logger // nil: nothing is logged
@@ -90,6 +93,8 @@ type call struct {
 	caller caller
 	from   string
 }
+
+func (c call) who() Caller { return Caller{c.caller.by, c.caller.name, c.from} }
 
 // subject is what calls are about, for the log: the message of its line, and the target.
 type subject struct {
@@ -193,9 +198,8 @@ func (s *Server) write(c call, message, what, target string, more ...any) {
 	if c.caller.role < admin {
 		level = slog.LevelWarn
 	}
-	s.o.Logger.Log(context.WithoutCancel(c.Context()), level, message, append([]any{ //nolint:sloglint // a constant of each subject
-		"audit", what, "target", target, c.caller.by, c.caller.name, "from", c.from,
-	}, more...)...)
+	line := append([]any{"audit", what, "target", target}, c.who().Audit()...)
+	s.o.Logger.Log(context.WithoutCancel(c.Context()), level, message, append(line, more...)...) //nolint:sloglint // a constant of each subject
 }
 
 func target(r *http.Request) maintenance.Target {

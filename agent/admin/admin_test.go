@@ -187,3 +187,27 @@ func TestManualHasTheKeys(t *testing.T) {
 		t.Errorf("the manual has %v, the program %v", got, want)
 	}
 }
+
+// Answers and the list say who obeys; those for the agent itself, whose bodies are
+// others' contract, say nothing more.
+func TestScope(t *testing.T) {
+	r := newRig(t)
+	r.tokens = Tokens{Admins: parsed(t, "ann admin-0123456789")}
+	key := ""
+	r.o.Shared = func() string { return key }
+	says := func(method, path, want string) {
+		t.Helper()
+		r.now = r.now.Add(time.Minute)
+		if w := r.ask(method, path, "192.0.2.1:1", "Bearer admin-0123456789"); !strings.Contains(w.Body.String(), want) || want == "" && strings.Contains(w.Body.String(), "scope") {
+			t.Errorf("%s %s: %s, want %s", method, path, w.Body, want)
+		}
+	}
+	for _, scope := range []string{"this agent", "all agents of k"} {
+		for _, method := range []string{"POST", "POST", "DELETE"} {
+			says(method, "/admin/maintenance", "")
+		}
+		says("DELETE", "/admin/maintenance/main", `"scope":"`+scope+`"`)
+		says("GET", "/api/v1/maintenance", `{"records":[],"scope":"`+scope+`"`)
+		key = "k"
+	}
+}

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -22,6 +23,8 @@ import (
 type node struct {
 	mu    sync.Mutex // guards everything below
 	ended bool
+	slow  time.Duration // how long a login takes
+	weak  bool          // the role may end nobody
 	hold  chan struct{} // not nil: logins wait for it
 	off   bool          // ending sessions is not set up
 }
@@ -36,8 +39,9 @@ func (n *node) setup() drain.Setup {
 		Own: func(string) []string { return nil },
 		Login: func(context.Context, string, topology.Node) (drain.Session, error) {
 			n.mu.Lock()
-			hold := n.hold
+			hold, slow := n.hold, n.slow
 			n.mu.Unlock()
+			time.Sleep(slow)
 			if hold != nil {
 				<-hold
 			}
@@ -51,7 +55,7 @@ func (n *node) Ask(_ context.Context, sql string, _ ...string) (string, error) {
 	defer n.mu.Unlock()
 	switch {
 	case sql == drain.RightsQuery:
-		return `{"user":"x","signal":true,"stats":true}`, nil
+		return fmt.Sprintf(`{"user":"x","signal":%t,"stats":true}`, !n.weak), nil
 	case strings.Contains(sql, "pg_terminate_backend"):
 		n.ended = true
 		return `{"same":true,"told":[17]}`, nil
@@ -144,7 +148,7 @@ func TestDrainOverHTTP(t *testing.T) {
 		r.node.off = true
 		for _, path := range []string{"main/n2", "main", "main/n2?pool=replica"} {
 			code, text := r.ask("POST", path, `{"drain":"1m","terminate":true}`)
-			if code != 409 || !strings.Contains(text, "could not be ended") || !strings.Contains(text, "Nothing was changed") {
+			if code != 409 || !strings.Contains(text, "could not be drained") || !strings.Contains(text, "Nothing was changed") {
 				t.Errorf("%s: %d %s", path, code, text)
 			}
 		}
@@ -178,6 +182,80 @@ func TestDrainOverHTTP(t *testing.T) {
 		synctest.Wait()
 		if rep, s := r.phase(); s.Enabled || rep.Phase != drain.Done {
 			t.Errorf("after the maintenance %+v", s)
+		}
+	})
+}
+
+// Balancers have their time from the moment in which the record holds, by this agent's
+// clock: neither a slow login before it takes any of that, nor the clock of the agent
+// that took the node out, be it ahead or behind, gives or takes any.
+func TestBalancersHaveTheirTime(t *testing.T) {
+	for name, from := range map[string]time.Duration{"slow login": 0, "clock ahead": time.Hour, "clock behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newDrainRig(t)
+				r.node.slow = 2500 * time.Millisecond
+				if from != 0 {
+					n2 := maintenance.Target{Cluster: "main", Node: "n2"}
+					err := r.book.Change(t.Context(), n2, func(s maintenance.Set) (maintenance.Set, bool) {
+						next, _, changed := s.Start(maintenance.Record{Target: n2}, time.Now().Add(from))
+						return next, changed
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				if code, text := r.ask("POST", "main/n2", `{"drain":"1h","end_idle":true}`); code != 200 {
+					t.Fatalf("%d %s", code, text)
+				}
+				r.node.mu.Lock()
+				r.node.slow = 0
+				r.node.mu.Unlock()
+				for _, want := range []drain.Phase{drain.Settling, drain.Waiting} {
+					time.Sleep(1900 * time.Millisecond)
+					synctest.Wait()
+					if rep, _ := r.phase(); rep.Phase != want {
+						t.Errorf("it is %s, want %s", rep.Phase, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A drain that ends nobody needs no right to, and no word about whom to end beside it;
+// balancers keep their sessions, and who is left at the deadline is reported.
+func TestDrainThatKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newDrainRig(t)
+		r.node.weak = true
+		for body, want := range map[string]struct {
+			code int
+			text string
+		}{
+			`{"keep":true}`: {400, "end_idle, terminate and keep need drain"},
+			`{"drain":"1m","keep":true,"end_idle":true}`:  {400, "keep ends nobody"},
+			`{"drain":"1m","keep":true,"terminate":true}`: {400, "keep ends nobody"},
+			`{"drain":"1m","for":"1m","keep":true}`:       {400, "drain must be shorter than for"},
+			`{"drain":"1m","terminate":true}`:             {409, "may not end other sessions"},
+		} {
+			if code, text := r.ask("POST", "main/n2", body); code != want.code || !strings.Contains(text, want.text) {
+				t.Errorf("%s: %d %s, want %+v", body, code, text, want)
+			}
+		}
+		if code, text := r.ask("POST", "main/n2", `{"drain":"1m","keep":true}`); code != 200 {
+			t.Fatalf("%d %s", code, text)
+		}
+		for _, want := range []drain.Phase{drain.Waiting, drain.Left} {
+			time.Sleep(59 * time.Second)
+			synctest.Wait()
+			rep, s := r.phase()
+			if rep.Phase != want || len(rep.Left) != 1 || rep.Left[0].PID != 17 || len(rep.Ended) != 0 || r.node.ended {
+				t.Errorf("%+v, want %s", rep, want)
+			}
+			if s.Record.Sessions.ID != rep.ID || s.Record.Sessions.Ends() || !s.Record.DrainUntil.IsZero() {
+				t.Errorf("the record is %+v", s.Record)
+			}
 		}
 	})
 }

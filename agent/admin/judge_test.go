@@ -153,6 +153,7 @@ func TestWhatIsOutIsJudgedAnew(t *testing.T) {
 	for _, body := range []string{`{"drain":"1s"}`, `{"drain":"1s","terminate":true}`, `{"drain":"1s","end_idle":true}`, `{"for":"2h"}`} {
 		r.post(t, "main/n2", body, 409, stays)
 	}
+	r.post(t, "main/n2", `{"drain":"1m","keep":true}`, 409, "could not be drained: this agent drains no server") // harms nobody, or it were told before
 	r.post(t, "main/n2", `{"reason":"disk"}`, 200, AlreadyIn)
 	r.post(t, "main/n2", `{"for":"30m"}`, 200, AlreadyIn)
 	r.post(t, "main/n2", ``, 200, AlreadyIn)
@@ -182,7 +183,7 @@ func TestThePrimaryThatIsOutIsJudgedByItsWord(t *testing.T) {
 func TestDrainEndsBeforeTheMaintenance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newDrainRig(t)
-		const why = "drain must be shorter than for: with the maintenance the ending of sessions ends too; nothing was changed"
+		const why = "drain must be shorter than for: with the maintenance its drain ends too; nothing was changed"
 		for _, step := range []struct {
 			body string
 			code int

@@ -30,6 +30,8 @@ type Change struct {
 	EndIdle bool `json:"end_idle,omitempty"`
 	// Terminate ends the rest there after Drain.
 	Terminate bool `json:"terminate,omitempty"`
+	// Keep ends nobody: the server is asked who is there, until nobody is or Drain is over.
+	Keep bool `json:"keep,omitempty"`
 	// Force takes out what would be refused otherwise.
 	Force bool `json:"force,omitempty"`
 }
@@ -41,7 +43,7 @@ type State struct {
 	// Record is for targets within a cluster.
 	Record *maintenance.Record `json:"record,omitempty"`
 	// Drain is what became of its sessions, also after the maintenance, where this
-	// agent ended them.
+	// agent drained them.
 	Drain *drain.Report `json:"drain,omitempty"`
 }
 
@@ -51,6 +53,30 @@ type Answer struct {
 	EnteredAt *time.Time `json:"entered_at,omitempty"`
 	// Still names what keeps the target out after its own record has ended.
 	Still []string `json:"still_out_by,omitempty"`
+	// Scope is who obeys; "" for the agent itself, whose answers are others' contract.
+	Scope string `json:"scope,omitempty"`
+}
+
+// ScopeAgent is the scope of what no other agent knows of: those go on serving it. Else it
+// is "all agents of" and the key that they share.
+const ScopeAgent = "this agent"
+
+// scope is who obeys the records of clusters, pools and nodes.
+func (s *Server) scope() string {
+	if s.o.Shared != nil {
+		if key := s.o.Shared(); key != "" {
+			return "all agents of " + key
+		}
+	}
+	return ScopeAgent
+}
+
+// scoped is an answer with its scope.
+func (s *Server) scoped(t maintenance.Target, a Answer) Answer {
+	if t != maintenance.Agent {
+		a.Scope = s.scope()
+	}
+	return a
 }
 
 // The words of Answer.Status.
@@ -64,6 +90,8 @@ const (
 // List is the answer to GET /api/v1/maintenance.
 type List struct {
 	Records []maintenance.Record `json:"records"` // those in effect, by target
+	// Scope is who obeys them; that of the agent itself is always ScopeAgent.
+	Scope string `json:"scope"`
 	// Drains are those of the records that this agent does, or did.
 	Drains []Drained `json:"drains,omitempty"`
 	// Trouble is what keeps the store from being used; the records hold anyway.
@@ -88,7 +116,7 @@ func (l List) Drain(id string) *Drained {
 }
 
 func (s *Server) list(w http.ResponseWriter, _ call) {
-	l := List{Records: s.o.Book.Set().Active(s.o.Book.Now())}
+	l := List{Records: s.o.Book.Set().Active(s.o.Book.Now()), Scope: s.scope()}
 	if l.Records == nil {
 		l.Records = []maintenance.Record{}
 	}
@@ -145,7 +173,7 @@ func (s *Server) enter(w http.ResponseWriter, c call) {
 		s.refuse(w, c, http.StatusBadRequest, err.Error()+"; nothing was changed")
 		return
 	}
-	if ch.EndIdle || ch.Terminate {
+	if ch.atServer() {
 		if s.refused(w, c, r, s.attempt(s.o.Book.Set(), r, ch.Force, now)) || !s.prepared(w, c, &r) {
 			return
 		}
@@ -169,9 +197,9 @@ func (s *Server) enter(w http.ResponseWriter, c call) {
 	}
 	if changed {
 		s.audit(c, "start", t, "who", r.Who, "reason", r.Reason, "for", ch.For, "drain", ch.Drain,
-			"end_idle", ch.EndIdle, "terminate", ch.Terminate, "force", ch.Force)
+			"end_idle", ch.EndIdle, "terminate", ch.Terminate, "keep", ch.Keep, "force", ch.Force)
 	}
-	answer(w, http.StatusOK, a)
+	answer(w, http.StatusOK, s.scoped(t, a))
 }
 
 // attempt is a change that was tried on some records: what they are afterwards, or why
@@ -225,7 +253,7 @@ func (s *Server) refused(w http.ResponseWriter, c call, r maintenance.Record, a 
 func (s *Server) prepared(w http.ResponseWriter, c call, r *maintenance.Record) bool {
 	ctx, cancel := context.WithTimeout(c.Context(), prepareWait)
 	defer cancel()
-	err := errors.New("this agent ends no sessions")
+	err := errors.New("this agent drains no server")
 	if s.o.Drains != nil {
 		r.Sessions, err = s.o.Drains.Prepare(ctx, r.Target, r.Sessions)
 	}
@@ -233,7 +261,7 @@ func (s *Server) prepared(w http.ResponseWriter, c call, r *maintenance.Record) 
 		return true
 	}
 	s.audit(c, "refused", r.Target, "who", r.Who, "reason", r.Reason, "why", err.Error())
-	fail(w, http.StatusConflict, fmt.Sprintf("%s was not taken out, since its sessions could not be ended: %v. Nothing was changed", r.Target, err))
+	fail(w, http.StatusConflict, fmt.Sprintf("%s was not taken out, since its sessions could not be drained: %v. Nothing was changed", r.Target, err))
 	return false
 }
 
@@ -266,7 +294,7 @@ func (s *Server) leave(w http.ResponseWriter, c call) {
 			a.Still = append(a.Still, r.String())
 		}
 	}
-	answer(w, http.StatusOK, a)
+	answer(w, http.StatusOK, s.scoped(t, a))
 }
 
 // covers reports whether one target takes all of another out.
@@ -339,6 +367,10 @@ func change(r *http.Request) (Change, error) {
 	return c, nil
 }
 
+// atServer reports whether the server is drained, and balancers keep their sessions:
+// clients hear the server's own word, or none.
+func (ch Change) atServer() bool { return ch.EndIdle || ch.Terminate || ch.Keep }
+
 // record makes a record that begins now.
 func (ch Change) record(t maintenance.Target, c caller, now time.Time) (maintenance.Record, error) {
 	r := maintenance.Record{Target: t, Reason: ch.Reason, Who: cmp.Or(ch.Who, c.name), Since: now}
@@ -355,12 +387,15 @@ func (ch Change) record(t maintenance.Target, c caller, now time.Time) (maintena
 		}
 		*times.at = now.Add(d)
 	}
-	if ch.EndIdle || ch.Terminate {
-		if r.DrainUntil.IsZero() {
-			return r, errors.New("end_idle and terminate need drain: how long transactions are waited for")
+	if ch.atServer() {
+		switch {
+		case r.DrainUntil.IsZero():
+			return r, errors.New("end_idle, terminate and keep need drain: how long sessions are waited for")
+		case ch.Keep && (ch.EndIdle || ch.Terminate):
+			return r, errors.New("keep ends nobody: ask for it, or for end_idle and terminate")
 		}
 		r.Sessions = maintenance.Sessions{Deadline: r.DrainUntil, EndIdle: ch.EndIdle, Terminate: ch.Terminate}
-		r.DrainUntil = time.Time{} // balancers keep theirs: clients hear the server's own word
+		r.DrainUntil = time.Time{}
 	}
 	return r, r.Check()
 }

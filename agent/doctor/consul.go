@@ -12,6 +12,23 @@ import (
 	"github.com/pgsteer/pgsteer/watchers/consul"
 )
 
+// maintenanceStore: whoever has Consul most likely has other agents too, which obey no
+// file.
+func maintenanceStore(_ context.Context, x *exam) []Result {
+	c := x.Config
+	if !c.UsesConsul() && c.Consul == config.Default().Consul {
+		return nil
+	}
+	r := Result{Level: OK, Tried: "see where maintenance.store keeps what operators take out"}
+	if c.Maintenance.Store == config.StoreConsul {
+		r.Found = "in Consul's key " + c.Maintenance.Key + ", which all agents obey that have it"
+		return []Result{r}
+	}
+	r.Level, r.Found = Warn, "in a file of this agent alone, although Consul is configured: other agents go on serving a node that is taken out here"
+	r.Do = "set maintenance.store: consul, unless this is the only agent"
+	return []Result{r}
+}
+
 func consulReads(ctx context.Context, x *exam) []Result {
 	if x.Consul == nil {
 		return nil

@@ -61,7 +61,7 @@ var Checks = []Check{
 	{"pool-ports", "Somebody listens where pools are offered to clients.", poolPorts},
 	{"haproxy-program", "The installed HAProxy has no known fault that pgsteer cannot avoid.", haproxyProgram},
 	{"haproxy-socket", "Each admin socket answers, has level admin, and belongs to a version without such a fault.", haproxySockets},
-	{"haproxy-master", "Each master socket answers as one, its last reload went through, and few old workers are left.", haproxyMasters},
+	{"haproxy-master", "Each master socket answers as one, its last reload went through, and few old workers are left. HAProxy that `reload` or `reload_unit` reloads has one: without it a reload that does nothing is not made good.", haproxyMasters},
 	{"haproxy-file", "HAProxy's files hold none of the settings that are known to misroute: an external-check that cannot run, a state file, pgsql-check, agent-check without agent-send, an agent-inter above half of policy.min_down.", haproxyFiles},
 	{"reload-unit", "systemd has the units of reload_unit, and they can be reloaded. Whether polkit lets the agent's user do it cannot be asked: that stays a warning unless doctor runs as root.", reloadUnits},
 	{"login", "The probe role can log in to each node: network, pg_hba.conf, password, TLS, database, free slots.", logins},
@@ -74,6 +74,7 @@ var Checks = []Check{
 	{"pgbouncer", "Each PgBouncer's console answers, its login is one of admin_users, as PAUSE, RESUME and RECONNECT need, its version has RECONNECT (1.9; 1.18 was tried), and clients do not wait long after a failed connection.", pgBouncers},
 	{"pgbouncer-databases", "Each PgBouncer has the databases that are configured for it, and none is paused or disabled: what it does not have can be neither held nor turned to a new writer.", bouncerDatabases},
 	{"switchover-command", "The program of each `switchover.command` is there and this user may run it, with the interpreter that a script names. It is never run.", switchoverCommands},
+	{"maintenance-store", "Where Consul is configured, the records of `pgsteer maintenance` lie there: of what one agent has in a file no other agent knows, and goes on serving it.", maintenanceStore},
 	{"consul", "Consul answers, and the token may read every key that is watched.", consulReads},
 	{"consul-token", "With ACLs on, Consul's token has every right that watching, maintenance and publishing need; `pgsteer doctor --acl` prints them.", consulRights},
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/pgsteer/pgsteer/agent/drain"
 )
 
-// sessionRole looks whether sessions could be ended, before somebody needs it.
+// sessionRole looks whether sessions could be seen and ended, before somebody needs it.
 func sessionRole(ctx context.Context, x *exam) []Result {
 	if x.Ender == nil {
 		return nil
@@ -38,6 +38,8 @@ func (x *exam) askEnder(ctx context.Context, n node) Result {
 	switch {
 	case err != nil:
 		r.Found, r.Do = err.Error(), "see PostgreSQL's log there"
+	case missing != "" && rights.Stats:
+		r.Level, r.Found, r.Do = Warn, missing+"; of the drains at the server only those with --keep work", grant
 	case missing != "":
 		r.Found, r.Do = missing, grant
 	default:

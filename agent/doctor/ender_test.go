@@ -26,12 +26,12 @@ func TestSessionRole(t *testing.T) {
 	}
 	same(t, of(t, "session-role", o))
 	for want, s := range map[string]enderSession{
-		"OK main/n1 10.0.0.1:5432: ender may see and end sessions":                      {rights: `{"user":"ender","signal":true,"stats":true}`},
-		"FAIL main/n1 10.0.0.1:5432: role ender may not end other sessions":             {rights: `{"user":"ender","stats":true}`},
-		"FAIL main/n1 10.0.0.1:5432: role ender may not see what other sessions do":     {rights: `{"user":"ender","signal":true}`},
-		"FAIL main/n1 10.0.0.1:5432: role ender may neither see nor end other sessions": {rights: `{"user":"ender"}`},
-		"FAIL main/n1 10.0.0.1:5432: the link broke":                                    {err: errors.New("the link broke")},
-		"FAIL main/n1 10.0.0.1:5432: unexpected end of JSON input":                      {},
+		"OK main/n1 10.0.0.1:5432: ender may see and end sessions":                                                                   {rights: `{"user":"ender","signal":true,"stats":true}`},
+		"WARN main/n1 10.0.0.1:5432: role ender may not end other sessions; of the drains at the server only those with --keep work": {rights: `{"user":"ender","stats":true}`},
+		"FAIL main/n1 10.0.0.1:5432: role ender may not see what other sessions do":                                                  {rights: `{"user":"ender","signal":true}`},
+		"FAIL main/n1 10.0.0.1:5432: role ender may neither see nor end other sessions":                                              {rights: `{"user":"ender"}`},
+		"FAIL main/n1 10.0.0.1:5432: the link broke":                                                                                 {err: errors.New("the link broke")},
+		"FAIL main/n1 10.0.0.1:5432: unexpected end of JSON input":                                                                   {},
 	} {
 		o.Ender = func(_ context.Context, cluster string, n topology.Node) (Session, *topology.Failure) {
 			if cluster != "main" || n.Name != "n1" {

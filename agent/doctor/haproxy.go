@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -163,6 +164,20 @@ func haproxyMasters(ctx context.Context, x *exam) []Result {
 			r.Found = fmt.Sprintf("it answers, with %d old workers", len(p.Old))
 		}
 		all = append(all, r)
+	}
+	return append(all, x.masterless()...)
+}
+
+// masterless are the groups of HAProxy that others reload, whose word is no proof.
+func (x *exam) masterless() (all []Result) {
+	for _, t := range x.Config.Templates {
+		if by := cmp.Or(t.ReloadUnit, strings.Join(t.Reload, " ")); by != "" && t.MasterSocket == "" && t.IsHAProxy() {
+			all = append(all, Result{
+				Subject: "template " + t.Name, Level: Warn, Tried: "read its master_socket",
+				Found: "there is none, so what a reload by " + by + " did is not asked of HAProxy's master: one that did nothing is not made good, and without one of haproxy.sockets in its files it counts as good",
+				Do:    "start HAProxy with -W -S /run/haproxy-master.sock (Debian: EXTRAOPTS in /etc/default/haproxy), and name that path in the template's master_socket",
+			})
+		}
 	}
 	return all
 }

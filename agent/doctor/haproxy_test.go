@@ -71,6 +71,27 @@ func TestHAProxyMasters(t *testing.T) {
 	same(t, of(t, "haproxy-master", o), "OK /m: it answers, with 0 old workers")
 }
 
+// HAProxy that systemd or a command reloads has a master's socket to be asked over.
+func TestHAProxyReloadedByOthers(t *testing.T) {
+	const group = `templates: [{name: lb, files: [{builtin: haproxy, destination: /x/h}], check: [haproxy, "{{.Staged}}"]`
+	const blind = ": there is none, so what a reload by %s did is not asked of HAProxy's master: one that did nothing is not made good, and without one of haproxy.sockets in its files it counts as good"
+	for settings, by := range map[string]string{
+		", reload_unit: haproxy.service}]":         "haproxy.service",
+		", reload: [systemctl, reload, haproxy]}]": "systemctl reload haproxy",
+		"}]": "", // nobody reloads it
+		", reload_unit: haproxy.service}, {name: other, files: [{source: s, destination: /x/o}], reload_unit: other.service}]": "haproxy.service",
+	} {
+		var want []string
+		if by != "" {
+			want = []string{"WARN template lb" + fmt.Sprintf(blind, by)}
+		}
+		same(t, of(t, "haproxy-master", options(t, group+settings)), want...)
+	}
+	o := options(t, group+", reload_unit: haproxy.service, master_socket: /m}]")
+	o.Dial = haproxy(t, map[string]string{"show proc": "#<PID> <type>\n1 master 0 [failed: 0]\n# workers\n3 worker 0 0d 2.6\n"})
+	same(t, of(t, "haproxy-master", o), "OK /m: it answers, with 0 old workers")
+}
+
 func TestHAProxyProgram(t *testing.T) {
 	o := options(t, "haproxy: {sockets: [/x]}")
 	o.Dial = haproxy(t, nil)

@@ -1,6 +1,6 @@
 // Package drain empties a node's server that operators took out: it waits for the
-// transactions that run there, ends sessions where it was asked to, and reports by
-// name who was ended and who is left.
+// sessions that are there, ends them where it was asked to, and reports by name who was
+// ended and who is left.
 //
 // Guarantees: nobody is ended before balancers were told that the node takes no new
 // session, nor after the maintenance has ended. Before the deadline a session ends
@@ -31,7 +31,7 @@ import (
 	"github.com/pgsteer/pgsteer/agent/topology"
 )
 
-// Session is a login at a node as the role that may end sessions.
+// Session is a login at a node as the role that may see sessions, and end them.
 type Session interface {
 	// Ask asks a question whose answer is one row of one column.
 	Ask(ctx context.Context, sql string, args ...string) (string, error)
@@ -42,7 +42,7 @@ type Session interface {
 
 // Setup is what the configuration says of ending sessions.
 type Setup struct {
-	// Login logs in to a node; nil: ending sessions is not set up.
+	// Login logs in to a node; nil: drains are not set up.
 	Login func(ctx context.Context, cluster string, n topology.Node) (Session, error)
 	Keep  []string // roles whose sessions are left alone
 	// Own are pgsteer's roles at a cluster: its own sessions are left alone.
@@ -184,7 +184,7 @@ func (r *Runner) Settle(t maintenance.Target) {
 // end. Nothing happens either until the record says so.
 func (r *Runner) Prepare(ctx context.Context, t maintenance.Target, want maintenance.Sessions) (maintenance.Sessions, error) {
 	if t.Node == "" || t.Pool != "" {
-		return want, errors.New("sessions can be ended at one whole node alone: name CLUSTER/NODE, and no pool, since a server does not know by which pool somebody came")
+		return want, errors.New("that works at one whole node alone: name CLUSTER/NODE, and no pool, since a server does not know by which pool somebody came")
 	}
 	j, err := r.o.Judged(t.Cluster, t.Node)
 	if err != nil {
@@ -194,21 +194,22 @@ func (r *Runner) Prepare(ctx context.Context, t maintenance.Target, want mainten
 	if err != nil {
 		return want, err
 	}
-	s, err := r.enter(ctx, id, j)
+	want.ID, want.By = rand.Text(), r.o.By
+	e := entry{Server: id, Report: Report{
+		Target: t, ID: want.ID, By: want.By, Phase: Settling, Deadline: want.Deadline, EndIdle: want.EndIdle, Terminate: want.Terminate,
+		Left: []Client{}, Ended: []EndedClient{},
+	}}
+	s, err := r.enter(ctx, e, j)
 	if err != nil {
 		return want, err
 	}
 	s.Close()
-	id.Run = s.run
-	want.ID, want.By = rand.Text(), r.o.By
+	e.Server.Run, e.Report.Began = s.run, r.o.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.at(t)
 	before := d.next
-	d.next = append(slices.Clone(before[max(0, len(before)-mostNext+1):]), entry{Server: id, Report: Report{
-		Target: t, ID: want.ID, By: want.By, Phase: Settling, Began: r.o.Now(), Deadline: want.Deadline, EndIdle: want.EndIdle, Terminate: want.Terminate,
-		Left: []Client{}, Ended: []EndedClient{},
-	}})
+	d.next = append(slices.Clone(before[max(0, len(before)-mostNext+1):]), e)
 	if err := r.save(); err != nil {
 		d.next = before
 		return want, fmt.Errorf("write down what is to be done: %w", err)
@@ -217,12 +218,12 @@ func (r *Runner) Prepare(ctx context.Context, t maintenance.Target, want mainten
 	return want, nil
 }
 
-// enter logs in to a node that must be the one that id names, as a role that must
-// have the rights.
-func (r *Runner) enter(ctx context.Context, id Identity, j Judged) (server, error) {
+// enter logs in to a node that must be the one of a drain, as a role that must have the
+// rights for it.
+func (r *Runner) enter(ctx context.Context, e entry, j Judged) (server, error) {
 	set := r.o.Setup()
 	if set.Login == nil {
-		return server{}, errors.New("ending sessions is not set up: maintenance.sessions.user names no role")
+		return server{}, errors.New("drains at the server are not set up: maintenance.sessions.user names no role")
 	}
 	login, err := set.Login(ctx, j.Cluster, j.Node)
 	if err != nil {
@@ -233,6 +234,7 @@ func (r *Runner) enter(ctx context.Context, id Identity, j Judged) (server, erro
 	var rights Rights
 	if err == nil {
 		rights, err = s.rights(ctx)
+		rights.Signal = rights.Signal || !e.ends() // who only looks needs no right to end
 	}
 	if err == nil {
 		s.run, err = s.Ask(ctx, runQuery)
@@ -242,7 +244,7 @@ func (r *Runner) enter(ctx context.Context, id Identity, j Judged) (server, erro
 		if missing, grant := rights.Missing(); missing != "" {
 			err = errors.New(missing + ": " + grant)
 		} else if p, err = s.Probe(); err == nil {
-			err = id.other(j, p)
+			err = e.Server.other(j, p)
 		}
 	}
 	if err != nil {

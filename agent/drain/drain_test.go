@@ -75,8 +75,10 @@ type rig struct {
 	judged Judged
 	setup  Setup
 	// lose makes the server's answer to the next end vanish after it was done.
-	lose  bool
-	write func(string, []byte) error
+	lose bool
+	// answer is given to ends in place of the server, which does not hear of them.
+	answer func() (string, error)
+	write  func(string, []byte) error
 }
 
 func (s *site) rig(t *testing.T, node string) *rig {
@@ -132,6 +134,12 @@ type look struct {
 }
 
 func (l look) Ask(ctx context.Context, sql string, args ...string) (string, error) {
+	l.r.mu.Lock()
+	answer := l.r.answer
+	l.r.mu.Unlock()
+	if answer != nil && sql == endQuery {
+		return answer()
+	}
 	text, err := l.Look.Ask(ctx, sql, args...)
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
@@ -228,13 +236,23 @@ func (r *rig) state(c *pgx.Conn) string {
 	return err.Error()
 }
 
-// begin takes n2 out, long enough ago for balancers, and drains it.
+// begin takes n2 out and drains it, and returns when balancers had their time; then the
+// deadline begins.
 func (r *rig) begin(deadline time.Duration, want maintenance.Sessions) {
 	r.t.Helper()
-	r.beginAt(r.now().Add(-settleFor), deadline, want)
+	id := r.beginNow(settleFor+deadline, want)
+	r.until("the drain to be seen", func(Report) bool {
+		r.Runner.mu.Lock()
+		defer r.Runner.mu.Unlock()
+		now := r.drains[n2].now
+		return now.Report.ID == id && !now.Seen.IsZero()
+	})
+	r.ahead.Add(int64(settleFor))
+	r.Wake()
 }
 
-func (r *rig) beginAt(since time.Time, deadline time.Duration, want maintenance.Sessions) {
+// beginNow returns the drain's ID as soon as the records say so.
+func (r *rig) beginNow(deadline time.Duration, want maintenance.Sessions) string {
 	r.t.Helper()
 	want.Deadline = r.now().Add(deadline)
 	s, err := r.Prepare(r.t.Context(), n2, want)
@@ -242,9 +260,10 @@ func (r *rig) beginAt(since time.Time, deadline time.Duration, want maintenance.
 		r.t.Fatal(err)
 	}
 	r.record(func(set maintenance.Set) (maintenance.Set, bool) {
-		set, _, changed := set.Start(maintenance.Record{Target: n2, Sessions: s}, since)
+		set, _, changed := set.Start(maintenance.Record{Target: n2, Sessions: s}, r.now())
 		return set, changed
 	})
+	return s.ID
 }
 
 func (r *rig) record(edit maintenance.Edit) {

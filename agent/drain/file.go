@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pgsteer/pgsteer/agent/maintenance"
 	"github.com/pgsteer/pgsteer/agent/statefile"
@@ -20,10 +21,17 @@ const version = 1
 type entry struct {
 	Report Report   `json:"report"`
 	Server Identity `json:"server"`
+	// Seen is when this agent first saw the records name it; zero: not yet. Balancers
+	// have their time from then: a record's own beginning may be long before it holds,
+	// or by the clock of another agent.
+	Seen time.Time `json:"seen,omitzero"`
 	// Doomed are those who are being ended. Named before they are told, so that none
 	// is missing from the report, whatever happens in between.
 	Doomed []EndedClient `json:"doomed,omitempty"`
 }
+
+// ends reports whether it ends anybody, be it only in time.
+func (e entry) ends() bool { return e.Report.EndIdle || e.Report.Terminate }
 
 // document is the file.
 type document struct {

@@ -76,9 +76,9 @@ func (id Identity) other(j Judged, p topology.Probe) error {
 func (id Identity) otherRun(now string) error {
 	switch {
 	case id.Run == "":
-		return fmt.Errorf("it is not known which server was at %s when it was taken out; to end sessions, start the drain again", id.Address)
+		return fmt.Errorf("it is not known which server was at %s when it was taken out; to go on, start the drain again", id.Address)
 	case id.Run != now:
-		return fmt.Errorf("the server at %s is another one than when it was taken out, or was restarted since; to end sessions there, start the drain again", id.Address)
+		return fmt.Errorf("the server at %s is another one than when it was taken out, or was restarted since; to go on there, start the drain again", id.Address)
 	}
 	return nil
 }

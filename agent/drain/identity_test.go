@@ -54,7 +54,7 @@ func otherServer(r *rig) {
 func (r *rig) statementItself(busy *pgx.Conn) {
 	j := r.really("n2")
 	id := mustIdentity(r, j)
-	srv, err := r.enter(r.t.Context(), id, j)
+	srv, err := r.enter(r.t.Context(), entry{Server: id}, j)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func (r *rig) statementItself(busy *pgx.Conn) {
 // run is the run of a node's server.
 func (r *rig) run(node string) string {
 	j := r.really(node)
-	s, err := r.enter(r.t.Context(), mustIdentity(r, j), j)
+	s, err := r.enter(r.t.Context(), entry{Server: mustIdentity(r, j)}, j)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -29,6 +29,8 @@ func TestDrain(t *testing.T) {
 		{"restart", restarted},
 		{"killed", killedBetween},
 		{"lost answer", answerLost},
+		{"end in vain", endsInVain},
+		{"keeps", keeps},
 		{"stopped", stopped},
 		{"stopped elsewhere", stoppedElsewhere},
 		{"settled", settles},
@@ -60,12 +62,10 @@ func theWhole(r *rig) {
 	r.exec(working, "BEGIN")
 	worked := make(chan error, 1)
 	go func() { _, err := working.Exec(r.t.Context(), "SELECT pg_sleep(60)"); worked <- err }()
-	begin := r.now()
-	const deadline = 4 * time.Second
-	r.begin(deadline, maintenance.Sessions{EndIdle: true, Terminate: true})
+	r.begin(4*time.Second, maintenance.Sessions{EndIdle: true, Terminate: true})
 	rep := r.until("the idle ones to end", func(rep Report) bool { return len(rep.Ended) == 2 })
-	if d := r.now().Sub(begin); d > deadline-500*time.Millisecond || rep.Phase != Waiting {
-		r.t.Errorf("the idle ones ended after %s in phase %s", d, rep.Phase)
+	if rest := rep.Deadline.Sub(r.now()); rest < 500*time.Millisecond || rep.Phase != Waiting {
+		r.t.Errorf("the idle ones ended %s before the deadline in phase %s", rest, rep.Phase)
 	}
 	if n, oldest := rep.Transactions(); n != 2 || oldest < time.Second {
 		r.t.Errorf("%d transactions, the oldest for %s", n, oldest)
@@ -76,8 +76,8 @@ func theWhole(r *rig) {
 	default:
 	}
 	rep = r.over()
-	if d := r.now().Sub(begin); d < deadline || d > deadline+2*time.Second || rep.Phase != Done {
-		r.t.Errorf("it was over after %s as %s: %+v", d, rep.Phase, rep)
+	if late := r.now().Sub(rep.Deadline); late < 0 || late > 2*time.Second || rep.Phase != Done {
+		r.t.Errorf("it was over %s after the deadline as %s: %+v", late, rep.Phase, rep)
 	}
 	want := map[string]string{"working": "deadline", "waiting": "deadline", "idle": "idle", "pgsteer": "idle"}
 	if got := endedNames(rep); !maps.Equal(got, want) {
@@ -197,6 +197,51 @@ func answerLost(r *rig) {
 	}
 }
 
+// endsInVain: the time to end the rest begins when somebody was told, and not with a
+// statement that failed, or that found another server: who could not be told for longer
+// than that time is told when it is possible again.
+func endsInVain(r *rig) {
+	for want, answer := range map[string]func() (string, error){
+		"the link broke":     func() (string, error) { return "", errors.New("the link broke") },
+		"became another one": func() (string, error) { return `{"same":false,"told":[]}`, nil },
+	} {
+		c := r.client("n2", "app", "busy")
+		r.exec(c, "BEGIN")
+		r.change(func() { r.answer = answer })
+		r.begin(time.Second, maintenance.Sessions{Terminate: true})
+		r.until(want, func(rep Report) bool { return strings.Contains(rep.Trouble, want) })
+		r.ahead.Add(int64(endFor + time.Second))
+		r.change(func() { r.answer = nil })
+		r.Wake()
+		if rep := r.over(); rep.Phase != Done || endedNames(rep)["busy"] != whyDeadline || r.state(c) != "57P01" {
+			r.t.Errorf("%s: it sees %q: %+v", want, r.state(c), rep)
+		}
+	}
+}
+
+// keeps: a drain that ends nobody needs no right to. It reports who is left at the
+// deadline, by name, or that nobody is, and everybody goes on.
+func keeps(r *rig) {
+	r.change(func() { r.setup.Login = r.login("weak") })
+	busy, idle := r.client("n2", "app", "busy"), r.client("n2", "app", "idle")
+	both := func(rep Report) bool { return names(rep.Left) == "busy idle" || names(rep.Left) == "idle busy" }
+	r.exec(busy, "BEGIN")
+	r.begin(3*time.Second, maintenance.Sessions{})
+	rep := r.over()
+	if n, _ := rep.Transactions(); rep.Phase != Left || !both(rep) || n != 1 || len(rep.Ended) != 0 || r.now().Before(rep.Deadline) {
+		r.t.Errorf("%+v", rep)
+	}
+	if a, b := r.state(busy), r.state(idle); a != "" || b != "" {
+		r.t.Errorf("busy sees %q, idle %q", a, b)
+	}
+	r.begin(time.Hour, maintenance.Sessions{})
+	r.until("a look", both)
+	_, _ = busy.Close(r.t.Context()), idle.Close(r.t.Context())
+	if rep := r.over(); rep.Phase != Done || len(rep.Ended) != 0 {
+		r.t.Errorf("%+v", rep)
+	}
+}
+
 // stopped: after the end of the maintenance nobody is ended any more.
 func stopped(r *rig) {
 	c := r.client("n2", "app", "idle")
@@ -215,7 +260,7 @@ func stopped(r *rig) {
 	// Between the look and the end: the record is looked at last.
 	e := entry{Server: Identity{SystemID: r.judged.SystemID, Standby: true}, Report: rep}
 	j, _ := r.o.Judged("main", "n2")
-	srv, err := r.enter(r.t.Context(), mustIdentity(r, j), j)
+	srv, err := r.enter(r.t.Context(), entry{Server: mustIdentity(r, j)}, j)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -365,7 +410,7 @@ func settling(r *rig) {
 	c := r.client("n2", "app", "idle")
 	r.change(func() { r.judged.Open = true })
 	begin := r.now()
-	r.beginAt(begin, time.Hour, maintenance.Sessions{EndIdle: true})
+	r.beginNow(time.Hour, maintenance.Sessions{EndIdle: true})
 	r.until("the trouble", func(rep Report) bool { return strings.Contains(rep.Trouble, "still gets new sessions") })
 	if d := r.now().Sub(begin); d < settleFor || r.state(c) != "" {
 		r.t.Errorf("after %s it sees %q", d, r.state(c))

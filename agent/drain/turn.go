@@ -97,6 +97,9 @@ func (r *Runner) current(d *drain) (e entry, due bool) {
 	if d.now.Report.ID == "" || d.now.Report.Phase.Over() {
 		return entry{}, false
 	}
+	if d.now.Seen.IsZero() {
+		d.now.Seen = r.o.Now()
+	}
 	return d.now.clone(), active && rec.Sessions.ID == d.now.Report.ID
 }
 
@@ -110,7 +113,7 @@ func (r *Runner) stop(ctx context.Context, d *drain) {
 		return
 	}
 	if len(e.Doomed) > 0 {
-		if s, err := r.reach(ctx, d, e.Server); err == nil {
+		if s, err := r.reach(ctx, d, e); err == nil {
 			if left, err := s.look(ctx); err == nil {
 				r.account(d, &e, left)
 			}
@@ -122,17 +125,17 @@ func (r *Runner) stop(ctx context.Context, d *drain) {
 }
 
 // reach logs in to the node of a drain, if it is what it was.
-func (r *Runner) reach(ctx context.Context, d *drain, id Identity) (server, error) {
+func (r *Runner) reach(ctx context.Context, d *drain, e entry) (server, error) {
 	j, err := r.o.Judged(d.target.Cluster, d.target.Node)
 	if err == nil {
-		err = id.differs(j)
+		err = e.Server.differs(j)
 	}
 	if err != nil {
 		return server{}, err
 	}
-	s, err := r.enter(ctx, id, j)
+	s, err := r.enter(ctx, e, j)
 	if err == nil {
-		if err = id.otherRun(s.run); err != nil {
+		if err = e.Server.otherRun(s.run); err != nil {
 			s.Close()
 			return server{}, err
 		}
@@ -175,12 +178,12 @@ func (r *Runner) work(ctx context.Context, d *drain, e *entry) error {
 		return fmt.Errorf("the deadline was at %s: nobody is ended so long after it", e.Report.Deadline.Format(time.RFC3339))
 	}
 	if e.Report.Phase == Settling {
-		if settled, err := r.settled(d); !settled {
+		if settled, err := r.settled(d, *e); !settled {
 			return err
 		}
 		e.Report.Phase = Waiting
 	}
-	s, err := r.reach(ctx, d, e.Server)
+	s, err := r.reach(ctx, d, *e)
 	if err != nil {
 		return err
 	}
@@ -201,8 +204,8 @@ func (r *Runner) work(ctx context.Context, d *drain, e *entry) error {
 
 // settled reports whether balancers have had their time, and this agent's decision
 // keeps new sessions away.
-func (r *Runner) settled(d *drain) (bool, error) {
-	if rec, _ := r.record(d.target); r.o.Now().Sub(rec.Since) < settleFor {
+func (r *Runner) settled(d *drain, e entry) (bool, error) {
+	if r.o.Now().Sub(e.Seen) < settleFor {
 		return false, nil
 	}
 	j, err := r.o.Judged(d.target.Cluster, d.target.Node)
@@ -282,7 +285,7 @@ func (r *Runner) account(d *drain, e *entry, left []Client) {
 // end names those to be ended in the file, makes sure that they still are to be, and
 // tells them.
 func (r *Runner) end(ctx context.Context, s server, d *drain, e *entry, x endings) error {
-	before := entry{Report: x.before, Doomed: slices.Clone(e.Doomed), Server: e.Server}
+	before := entry{Report: x.before, Doomed: slices.Clone(e.Doomed), Server: e.Server, Seen: e.Seen}
 	for _, c := range x.whom {
 		if !slices.ContainsFunc(e.Doomed, func(o EndedClient) bool { return o.is(c) }) {
 			e.Doomed = append(e.Doomed, EndedClient{Client: c, At: r.o.Now(), Why: x.why})
@@ -302,6 +305,9 @@ func (r *Runner) end(ctx context.Context, s server, d *drain, e *entry, x ending
 		return nil // the next turn says so
 	}
 	t, err := s.end(ctx, e.Server, x.whom, x.why == whyIdle)
+	if err != nil || !t.Same { // nobody may have been told: the time to end the rest has not begun
+		e.Report.Phase, e.Report.EndingAt = x.before.Phase, x.before.EndingAt
+	}
 	if err != nil {
 		return fmt.Errorf("end %d sessions of %s: %w", len(x.whom), d.target, err) // the next look shows who is gone
 	}

@@ -25,7 +25,7 @@ type Trial struct {
 func (r Record) Worsens(before Record, now time.Time) bool {
 	return !before.Active(now) ||
 		earlier(r.DrainUntil, before.DrainUntil) || earlier(before.Until, r.Until) ||
-		r.Sessions != (Sessions{}) && r.Sessions != before.Sessions
+		r.Sessions.Ends() && r.Sessions != before.Sessions
 }
 
 // earlier compares two times of which zero is never.
@@ -59,7 +59,7 @@ func (c Trial) Harm(r Record) []string {
 			out = append(out, fmt.Sprintf("pool %s is left without a node that takes new sessions", p.Name))
 		}
 	}
-	if !steered && r.Sessions != (Sessions{}) {
+	if !steered && r.Sessions.Ends() {
 		for _, node := range primaries {
 			out = append(out, node+" is the primary: sessions at its server would end")
 		}

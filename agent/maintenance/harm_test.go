@@ -168,6 +168,7 @@ func TestHarmOfAPrimaryThatIsOut(t *testing.T) {
 		{snap, facts, nil, Record{Target: Target{Cluster: "c", Node: "n1"}, Sessions: ends}, "sessions"},
 		{snap, facts, nil, Record{Target: Target{Cluster: "c", Node: "n2"}, Sessions: ends}, ""},
 		{snap, facts, rw, Record{Target: Target{Cluster: "c", Node: "n1"}, Sessions: ends}, "pool"},
+		{snap, facts, nil, Record{Target: Target{Cluster: "c", Node: "n1"}, Sessions: Sessions{ID: "x", Deadline: noon.Add(time.Minute)}}, ""},
 	} {
 		Trial{View: &topology.View{Snapshot: tt.snap, Facts: tt.facts}, Pools: tt.pools, Now: noon}.check(t, tt.r, tt.want)
 	}
@@ -181,6 +182,8 @@ func TestWorsens(t *testing.T) {
 	open := Record{Target: n2, Since: noon}
 	drained := open
 	drained.Sessions = Sessions{ID: "x", Deadline: at(time.Minute), EndIdle: true}
+	waits := open
+	waits.Sessions = Sessions{ID: "y", Deadline: at(time.Second)}
 	with := func(r Record, change func(*Record)) Record { change(&r); return r }
 	for name, tt := range map[string]struct {
 		before, after Record
@@ -198,6 +201,9 @@ func TestWorsens(t *testing.T) {
 		"a later drain":          {base, with(base, func(r *Record) { r.DrainUntil = at(time.Hour) }), false},
 		"ending at the server":   {open, drained, true},
 		"ending more there":      {drained, with(drained, func(r *Record) { r.Sessions.Terminate = true }), true},
+		"waiting there":          {open, waits, false},
+		"waiting there alone":    {drained, waits, false},
+		"ending where one waits": {waits, drained, true},
 		"ending there as before": {drained, with(drained, func(r *Record) { r.Reason = "disk" }), false},
 		"no more ending there":   {drained, with(open, func(r *Record) { r.DrainUntil = at(time.Hour) }), true}, // balancers end them
 	} {

@@ -89,8 +89,8 @@ type Record struct {
 	Revision int64 `json:"revision"`
 }
 
-// Sessions is a drain at a node's server: wait for transactions, then end what is
-// to be ended. One agent does it, and has what became of it.
+// Sessions is a drain at a node's server: wait for sessions to go, end those that are to
+// be ended, report who is left. One agent does it, and has what became of it.
 type Sessions struct {
 	// ID is the drain's; the agent that has it in its own file does it.
 	ID string `json:"id"`
@@ -103,6 +103,9 @@ type Sessions struct {
 	// Terminate: at the deadline the rest ends.
 	Terminate bool `json:"terminate,omitempty"`
 }
+
+// Ends reports whether anybody is ended; else the drain only waits, looks and reports.
+func (s Sessions) Ends() bool { return s.EndIdle || s.Terminate }
 
 // Check refuses what no release would have written.
 func (s Sessions) Check() error {
@@ -157,7 +160,7 @@ func seconds(at time.Time) time.Time { return at.UTC().Truncate(time.Second) }
 // never refused for it.
 func (r Record) Fits() error {
 	if at := r.Sessions.Deadline; !at.IsZero() && !r.Until.IsZero() && !r.Until.After(at) {
-		return errors.New("drain must be shorter than for: with the maintenance the ending of sessions ends too")
+		return errors.New("drain must be shorter than for: with the maintenance its drain ends too")
 	}
 	return nil
 }

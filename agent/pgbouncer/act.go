@@ -208,7 +208,8 @@ type Done struct {
 const maxBody = 64 << 10
 
 // Serve carries out an order of somebody who may: POST with the names of the PgBouncer
-// and of the action in the path, and an Order. who is for the audit.
+// and of the action in the path, and an Order. who is for the audit: the keys of a line of the
+// log that say who asks and from where.
 func (c *Control) Serve(w http.ResponseWriter, r *http.Request, who ...any) {
 	// The server's limits are for short answers, and a pause takes until the last
 	// transaction has ended. A writer without deadlines needs none lifted.
@@ -230,7 +231,8 @@ func (c *Control) Serve(w http.ResponseWriter, r *http.Request, who ...any) {
 		code, note = http.StatusConflict, c.heldNote(r.PathValue("bouncer"), o)
 		names, err = c.Act(r.Context(), r.PathValue("bouncer"), o)
 	}
-	log := c.o.Logger.With(append([]any{"pgbouncer", r.PathValue("bouncer"), "databases", names, "for", o.For}, who...)...)
+	target := r.PathValue("bouncer") + "/" + string(o.Action)
+	log := c.o.Logger.With(append([]any{"target", target, "pgbouncer", r.PathValue("bouncer"), "databases", names, "for", o.For}, who...)...)
 	if err != nil {
 		log.Warn("order to PgBouncer", "audit", string(o.Action)+" failed", "err", err)
 		answer = map[string]string{"error": err.Error()}

@@ -96,7 +96,9 @@ func TestServe(t *testing.T) {
 	r := newRig(t)
 	c := r.run()
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /admin/pgbouncer/{bouncer}/{action}", func(w http.ResponseWriter, req *http.Request) { c.Serve(w, req, "token", "ann") })
+	mux.HandleFunc("POST /admin/pgbouncer/{bouncer}/{action}", func(w http.ResponseWriter, req *http.Request) {
+		c.Serve(w, req, "certificate", "ann", "from", "192.0.2.1")
+	})
 	for _, tt := range []struct {
 		path, body string
 		code       int
@@ -111,6 +113,14 @@ func TestServe(t *testing.T) {
 		mux.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/admin/pgbouncer/"+tt.path, strings.NewReader(tt.body)))
 		if w.Code != tt.code || !strings.Contains(w.Body.String(), tt.want) {
 			t.Errorf("%s %s: %d %s", tt.path, tt.body, w.Code, w.Body)
+		}
+	}
+	for _, want := range []string{
+		`target=edge/disable pgbouncer=edge databases=[app] for="" certificate=ann from=192.0.2.1 audit=disable`,
+		`target=egde/reload pgbouncer=egde databases=[] for="" certificate=ann from=192.0.2.1 audit="reload failed"`,
+	} {
+		if r.log.Count(want) != 1 {
+			t.Errorf("the log has not once %s:\n%s", want, r.log.String())
 		}
 	}
 	r.until("the status to tell", func() bool { return slices.Equal(c.Status()[0].Disabled, []string{"app"}) })

@@ -343,11 +343,12 @@ func (b *bouncer) clusters() []string {
 	return all
 }
 
-// holds reports whether a hold has paused databases of a cluster.
+// holds reports whether a switchover has paused databases of a cluster. An operator's
+// pause does not count: RECONNECT ends none, and concerns what is not paused too.
 func (b *bouncer) holds(cluster string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.names(cluster), func(n string) bool { _, held := b.held[n]; return held })
+	return slices.ContainsFunc(b.names(cluster), func(n string) bool { h := b.held[n]; return h != nil && h.cluster != "" })
 }
 
 func (b *bouncer) count(what string, n int) {

@@ -11,7 +11,7 @@ import (
 // holding is a database that is paused until it is let go.
 type holding struct {
 	cluster  string // whose switchover it is for, "" for an operator's pause
-	led      string // where it led, as host:port
+	led      string // where it led, as host:port: when it was paused, or for an operator's pause at the last reload
 	complete bool   // the switchover's PAUSE is through, so that only a RESUME ends it
 	ends     bool   // that is Release's own, so that nobody has ended it early
 }

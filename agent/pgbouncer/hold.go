@@ -190,8 +190,9 @@ func (h *Hold) Release(ctx context.Context, writer string) error {
 // Reload has a PgBouncer read its files again, after a template has written one of
 // them. want has where its databases must lead then, as host:port; where one led
 // elsewhere before, or has a server connection to elsewhere, its server connections are
-// replaced, and a hold that has paused it is over with the same packet: the databases
-// lead to the new writer.
+// replaced, and a switchover's hold that has paused it is over with the same packet: the
+// databases lead to the new writer. An operator's pause goes on: who made it may have
+// more to do before clients come.
 func (c *Control) Reload(ctx context.Context, name string, want map[string]string) error {
 	b := c.bouncers[name]
 	if b == nil {
@@ -203,7 +204,7 @@ func (c *Control) Reload(ctx context.Context, name string, want map[string]strin
 }
 
 func (b *bouncer) reload(ctx context.Context, want map[string]string) error {
-	released := b.released(want)
+	released, kept := b.released(want)
 	var did turned
 	err := b.do(ctx, func(ctx context.Context, c *console) (err error) {
 		b.want = maps.Clone(want)
@@ -221,7 +222,20 @@ func (b *bouncer) reload(ctx context.Context, want map[string]string) error {
 		return fmt.Errorf("reload PgBouncer %s: %w", b.Name, err)
 	}
 	b.count("reloads", 1)
+	b.staysPaused(kept, want)
 	return nil
+}
+
+// staysPaused tells of databases that an operator has paused, and that lead elsewhere now.
+func (b *bouncer) staysPaused(names []string, want map[string]string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range names {
+		if h := b.held[n]; h != nil && h.cluster == "" {
+			h.led = want[n]
+			b.log.Info("a database leads elsewhere now, and stays paused as an operator ordered", "database", n, "leads", want[n])
+		}
+	}
 }
 
 // turned is what was done when a PgBouncer was reloaded: how many databases were
@@ -273,16 +287,22 @@ func (c *console) turn(ctx context.Context, want map[string]string, released []s
 	return did, c.reconnect(ctx, stale)
 }
 
-// released are the held databases that led elsewhere when they were paused.
-func (b *bouncer) released(want map[string]string) (names []string) {
+// released are the databases that a switchover holds and that led elsewhere when they were
+// paused. kept are those that an operator has paused, and that lead elsewhere than at the
+// last reload.
+func (b *bouncer) released(want map[string]string) (released, kept []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, n := range slices.Sorted(maps.Keys(b.held)) {
-		if want[n] != "" && b.held[n].led != want[n] {
-			names = append(names, n)
+		switch h := b.held[n]; {
+		case want[n] == "" || h.led == want[n]:
+		case h.cluster == "":
+			kept = append(kept, n)
+		default:
+			released = append(released, n)
 		}
 	}
-	return names
+	return released, kept
 }
 
 // over ends the hold of databases.

@@ -2,6 +2,8 @@ package pgbouncer
 
 import (
 	"context"
+	"net"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -31,7 +33,7 @@ func TestRealPgBouncer(t *testing.T) {
 	for name, address := range map[string]string{"socket": b.Socket(), "TCP": b.Addr()} {
 		t.Run(name, func(t *testing.T) {
 			r := &realRig{t: t, ctx: ctx, at: b.Addr()}
-			stop := r.run(Login{Address: address, User: lab.PgBouncerAdmin, Password: b.AdminPassword})
+			stop := r.run(Bouncer{Login: Login{Address: address, User: lab.PgBouncerAdmin, Password: b.AdminPassword}})
 			r.client = r.enter()
 			r.disabled()
 			r.paused()
@@ -47,6 +49,45 @@ func TestRealPgBouncer(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a pause over a reload", func(t *testing.T) { testRealReload(ctx, t, l, cluster) })
+}
+
+// testRealReload: a reload that leads a paused database elsewhere ends no pause, and who
+// waits in it is then served there.
+func testRealReload(ctx context.Context, t *testing.T, l *lab.Lab, cluster *lab.Cluster) {
+	t.Helper()
+	file := filepath.Join(l.Dir(), "databases.ini")
+	lead := func(to string) map[string]string {
+		host, port, err := net.SplitHostPort(to)
+		if err == nil {
+			err = os.WriteFile(file, []byte("[databases]\npostgres = host="+host+" port="+port+"\n"), 0o644) //nolint:gosec // PgBouncer runs as another user
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return map[string]string{"postgres": to}
+	}
+	link, err := l.Link(ctx, cluster.Node("n1").Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lead(link.Addr())
+	b, err := l.PgBouncer(ctx, lab.PgBouncerOptions{Include: file, Settings: map[string]string{"pool_mode": "transaction"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &realRig{t: t, ctx: ctx, at: b.Addr()}
+	stop := r.run(Bouncer{Login: Login{Address: b.Addr(), User: lab.PgBouncerAdmin, Password: b.AdminPassword}, Templated: true, File: file})
+	defer stop()
+	r.client = r.enter()
+	r.waiting(func() {
+		if err := r.c.Reload(ctx, "edge", lead(cluster.Node("n1").Addr())); err != nil {
+			t.Fatal(err)
+		}
+		if err := link.Refuse(); err != nil { // nobody is led to where it was
+			t.Fatal(err)
+		}
+	})
 }
 
 // realRig is a client of a PgBouncer that a Control speaks to.
@@ -58,11 +99,12 @@ type realRig struct {
 	client *pgx.Conn
 }
 
-func (r *realRig) run(login Login) (stop func()) {
+func (r *realRig) run(b Bouncer) (stop func()) {
 	r.t.Helper()
 	var err error
+	b.Name, b.Databases = "edge", []Entry{{"postgres", "main", "primary", topology.ModeWrite}}
 	r.c, err = New(Options{
-		Bouncers: []Bouncer{{Name: "edge", Login: login, Databases: []Entry{{"postgres", "main", "primary", topology.ModeWrite}}}},
+		Bouncers: []Bouncer{b},
 		Views:    new(latest.Map[string, topology.View]), Now: topology.NewTicker(time.Now),
 		Path: filepath.Join(r.t.TempDir(), "pgbouncer.json"), Recheck: 20 * time.Millisecond,
 	})
@@ -141,10 +183,17 @@ func (r *realRig) disabled() {
 	}
 }
 
-// paused: clients wait.
+// paused: clients wait, also over a reload of the files.
 func (r *realRig) paused() {
 	r.t.Helper()
+	r.waiting(func() { r.order(Reload) })
+}
+
+// waiting pauses, and has a client wait over something until the pause ends.
+func (r *realRig) waiting(over func()) {
+	r.t.Helper()
 	r.order(Pause)
+	over()
 	waits := make(chan error, 1)
 	go func() { waits <- r.says(r.client, "SELECT 1") }()
 	select {

@@ -84,3 +84,75 @@ func TestReloadEndsTheHold(t *testing.T) {
 	}
 	r.wantPaused()
 }
+
+// What an operator has paused stays so where a reload leads it elsewhere, also beside a
+// switchover's hold that the same reload ends: RECONNECT is sent, no RESUME, and the log
+// says where clients will go.
+func TestReloadKeepsAPause(t *testing.T) {
+	r := newRig(t)
+	c := r.run(byTemplate)
+	if _, err := c.Act(t.Context(), "edge", Order{Action: Pause, Databases: []string{"app", "reports"}, For: "1m"}); err != nil {
+		t.Fatal(err)
+	}
+	reload := func(host, want string, names ...string) {
+		t.Helper()
+		leads := make(map[string]string)
+		for _, n := range names {
+			leads[n] = host + ":5432"
+		}
+		r.set(func() {
+			r.commands = nil
+			r.reload = func(all map[string]*Database) {
+				for _, n := range names {
+					all[n].Host = host
+				}
+			}
+		})
+		if err := c.Reload(t.Context(), "edge", leads); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.sent(); !slices.Equal(got, []string{want}) {
+			t.Errorf("sent were %q, want %q", got, want)
+		}
+	}
+	reload("10.0.0.2", `RELOAD + RECONNECT "app" + RECONNECT "jobs"`, "app", "jobs")
+	reload("10.0.0.2", "RELOAD", "app", "jobs") // which is no news
+	r.wantPaused("app", "reports")
+	const line = "a database leads elsewhere now, and stays paused as an operator ordered"
+	if r.log.Count(line) != 1 || r.log.Count(line+`" pgbouncer=edge database=app leads=10.0.0.2:5432`) != 1 {
+		t.Errorf("the log:\n%s", r.log.String())
+	}
+	if s := c.Status()[0]; !slices.Equal(s.Paused, []string{"app", "reports"}) {
+		t.Errorf("by the status these are paused: %v", s.Paused)
+	}
+	if _, err := c.Act(t.Context(), "edge", Order{Action: Resume, Databases: []string{"app"}}); err != nil {
+		t.Fatal(err)
+	}
+	r.wantPaused("reports")
+
+	h, err := c.Hold(short(t, 5*time.Second), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reload("10.0.0.3", `RELOAD + RECONNECT "reports" + RESUME "app"`, "app", "reports")
+	r.wantPaused("jobs", "reports")
+	if err := h.Release(t.Context(), "n2"); err != nil {
+		t.Fatal(err)
+	}
+	r.wantPaused("reports")
+}
+
+// Without a template an operator's pause keeps no database of the cluster from being
+// reconnected for a new writer, and does not end by it.
+func TestReconnectBesideAPause(t *testing.T) {
+	r := newRig(t)
+	r.writer("main", "n1")
+	c := r.run()
+	r.until("the writer to be noted", func() bool { return strings.Contains(r.onDisk(), `"n1"`) })
+	if _, err := c.Act(t.Context(), "edge", Order{Action: Pause, Databases: []string{"reports"}, For: "1m"}); err != nil {
+		t.Fatal(err)
+	}
+	r.writer("main", "n2")
+	r.until("a reconnect", func() bool { return c.Status()[0].Counters["reconnects"] == 3 })
+	r.wantPaused("reports")
+}

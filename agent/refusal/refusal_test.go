@@ -15,7 +15,9 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -251,4 +253,43 @@ func TestStrangeClients(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A client is told at once: no time passes between its first packet and the last word, so
+// that no pause or deadline of ours is in its wait.
+func TestToldWithoutATimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(Options{
+			Cluster: "main", Pool: "primary", Views: views(200, of("n1", topology.Drain, maintained, "new kernel")),
+			Now: func() topology.Clock { return topology.Clock{Mono: 100} },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, server := net.Pipe()
+		var serving sync.WaitGroup
+		serving.Go(func() { s.refuse(server); _ = server.Close() })
+		begin := time.Now()
+		f := pgproto3.NewFrontend(client, client)
+		f.Send(&pgproto3.SSLRequest{})
+		if err := f.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(client, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		f.Send(&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "app"}})
+		if err := f.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		m, err := f.Receive()
+		if told, ok := m.(*pgproto3.ErrorResponse); err != nil || !ok || told.Code != "57P01" {
+			t.Errorf("the client was told %+v, %v", m, err)
+		}
+		if d := time.Since(begin); d != 0 {
+			t.Errorf("the client waited for %s", d)
+		}
+		_ = client.Close()
+		serving.Wait()
+	})
 }

@@ -44,7 +44,7 @@ func (r *run) finished(err error) error {
 func (r *run) outlived() {
 	defer r.done()
 	if r.outcome(<-r.answer) == nil {
-		r.r.o.Logger.Info("switchover", "cluster", r.cluster, "from", r.from, "step", r.authority.Name+" has ended")
+		r.log.Info("switchover", "was", r.from, "step", r.authority.Name+" has ended")
 	}
 }
 
@@ -58,6 +58,6 @@ func (r *run) outcome(err error) error {
 	default:
 		err = fmt.Errorf("%s failed: %w", r.authority.Name, err)
 	}
-	r.r.o.Logger.Warn("switchover", "audit", "command failed", "cluster", r.cluster, "from", r.from, "to", r.to, "err", err)
+	r.log.Warn("switchover", "audit", "command failed", "was", r.from, "err", err)
 	return err
 }

@@ -20,11 +20,12 @@ const lineWithin = 5 * time.Second
 const maxBody = 4 << 10
 
 // Serve answers a request of somebody who may: with 409 and the reason, or with a line
-// for each event. A caller who goes away aborts. who is for the audit.
+// for each event. A caller who goes away aborts. who is for the audit: the keys of a line
+// of the log that say who asks and from where.
 func (r *Runner) Serve(w http.ResponseWriter, req *http.Request, who ...any) {
 	q, err := request(req)
 	q.Cluster = req.PathValue("cluster")
-	log := r.o.Logger.With(append([]any{"cluster", q.Cluster, "to", q.To, "force", q.Force}, who...)...)
+	log := r.o.Logger.With(append([]any{"target", q.Cluster, "cluster", q.Cluster, "to", q.To, "force", q.Force}, who...)...)
 	refuse := func(code int, err error) {
 		log.Warn("switchover", "audit", "refused", "why", err.Error())
 		fail(w, code, err)
@@ -46,7 +47,8 @@ func (r *Runner) Serve(w http.ResponseWriter, req *http.Request, who ...any) {
 		refuse(http.StatusInternalServerError, err)
 		return
 	}
-	log.Info("switchover", "audit", "start", "from", p.from, "authority", p.authority.Name, "limit", p.limit)
+	p.log = log
+	log.Info("switchover", "audit", "start", "writer", p.from, "authority", p.authority.Name, "limit", p.limit)
 	w.Header().Set("Content-Type", ContentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
@@ -65,7 +67,7 @@ func (r *Runner) Serve(w http.ResponseWriter, req *http.Request, who ...any) {
 		_ = control.Flush()
 	}
 	res := p.Run(req.Context(), tell)
-	outcome := []any{"audit", "end", "from", res.From, "writer", res.Writer, "held_seconds", res.HeldFor, "new_writer_seconds", res.WriterFor}
+	outcome := []any{"audit", "end", "was", res.From, "writer", res.Writer, "held_seconds", res.HeldFor, "new_writer_seconds", res.WriterFor}
 	if res.Error == "" {
 		log.Info("switchover", outcome...)
 	} else {

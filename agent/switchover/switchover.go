@@ -155,11 +155,12 @@ type Plan struct {
 	from, to       string
 	limit, timeout time.Duration
 	done           func()
+	log            *slog.Logger
 }
 
 // Plan looks at a request, and is a *Refusal of it or what will be done.
 func (r *Runner) Plan(q Request) (*Plan, error) {
-	p := &Plan{r: r, cluster: q.Cluster, to: q.To}
+	p := &Plan{r: r, cluster: q.Cluster, to: q.To, log: r.o.Logger.With("target", q.Cluster, "cluster", q.Cluster, "to", q.To)}
 	if err := r.o.Known(q.Cluster); err != nil {
 		return nil, &Refusal{err.Error() + "; nothing was done"}
 	}

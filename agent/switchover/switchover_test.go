@@ -355,7 +355,7 @@ func TestServe(t *testing.T) {
 	r := newRig(t)
 	r.ask = func(context.Context, string, string) error { r.writer("n2", 2); return nil }
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /admin/switchover/{cluster}", func(w http.ResponseWriter, req *http.Request) { r.Serve(w, req, "token", "ann") })
+	mux.HandleFunc("POST /admin/switchover/{cluster}", func(w http.ResponseWriter, req *http.Request) { r.Serve(w, req, "token", "ann", "from", "192.0.2.1") })
 	srv := httptest.NewServer(mux)
 	defer srv.Close()
 	ask := func(body string) (code int, lines []string) {
@@ -373,13 +373,29 @@ func TestServe(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]int{`{"to":"n1"}`: 409, `{"too":"n2"}`: 400, `nonsense`: 400} {
-		audited := r.log.Count("token=ann audit=refused why=")
-		if code, lines := ask(body); code != want || len(lines) != 1 || r.log.Count("token=ann audit=refused why=") != audited+1 || !strings.Contains(lines[0], "nothing was done") && !strings.Contains(lines[0], "Nothing was done") {
+		audited := r.log.Count("token=ann from=192.0.2.1 audit=refused why=")
+		if code, lines := ask(body); code != want || len(lines) != 1 || r.log.Count("token=ann from=192.0.2.1 audit=refused why=") != audited+1 || !strings.Contains(lines[0], "nothing was done") && !strings.Contains(lines[0], "Nothing was done") {
 			t.Errorf("%s: %d %q", body, code, lines)
 		}
 	}
 	code, lines := ask(`{"to":"n2"}`)
 	if code != 200 || len(lines) < 4 || !strings.Contains(lines[len(lines)-1], `"writer":"n2"`) {
 		t.Errorf("%d %q", code, lines)
+	}
+	r.command, r.ask = true, func(context.Context, string, string) error { return errors.New("no") }
+	if code, lines := ask(`{"to":"n1"}`); code != 200 {
+		t.Errorf("%d %q", code, lines)
+	}
+	// A host is from, and a node never is.
+	for _, want := range []string{
+		"to=n2 force=false token=ann from=192.0.2.1 audit=start writer=n1 ", "to=n2 force=false token=ann from=192.0.2.1 audit=end was=n1 writer=n2 ",
+		`to=n1 force=false token=ann from=192.0.2.1 audit="command failed" was=n2 `,
+	} {
+		if r.log.Count("target=main cluster=main "+want) != 1 {
+			t.Errorf("the log has not once %s:\n%s", want, r.log.String())
+		}
+	}
+	if strings.Contains(r.log.String(), "from=n") {
+		t.Errorf("the log:\n%s", r.log.String())
 	}
 }

@@ -159,6 +159,7 @@ state_dir: %s
 listen: {agent_check: "127.0.0.1:0", health: "127.0.0.1:0", status: "127.0.0.1:0", xds: off}
 postgres: {user: %q, password_file: %s, sslmode: prefer}
 consul: {address: "http://%s"}
+maintenance: {store: consul}
 clusters:
   main: {nodes: {n1: %q}}
   keys: {authority: patroni, patroni: {scope: %s}}

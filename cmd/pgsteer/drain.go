@@ -29,7 +29,7 @@ func (c *maintenanceWait) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	if !strings.Contains(c.Target, "/") {
-		return misused("%q is a cluster: sessions are ended at one node, CLUSTER/NODE; the agent was not asked", c.Target)
+		return misused("%q is a cluster: sessions are drained at one node, CLUSTER/NODE; the agent was not asked", c.Target)
 	}
 	return c.drained(ctx, std, path, c.Target)
 }
@@ -77,7 +77,7 @@ func (a asked) drained(ctx context.Context, std streams, path, target string) er
 			p.say(err.Error() + "; asking again")
 		case s.Record != nil && s.Record.Sessions.ID != "" && (s.Drain == nil || s.Drain.ID != s.Record.Sessions.ID):
 			p.end()
-			return fmt.Errorf("the agent at %s ends the sessions of %s and reports; ask it (--address)", cmp.Or(s.Record.Sessions.By, "another host"), target)
+			return fmt.Errorf("the agent at %s drains %s and reports; ask it (--address)", cmp.Or(s.Record.Sessions.By, "another host"), target)
 		case s.Drain != nil:
 			p.show(*s.Drain, time.Now())
 			if s.Drain.Phase.Over() {
@@ -86,7 +86,7 @@ func (a asked) drained(ctx context.Context, std streams, path, target string) er
 			}
 		default:
 			p.end()
-			return fmt.Errorf("nobody drains %s: pgsteer maintenance start %s --drain TIME with --end-idle or --terminate does", target, target)
+			return fmt.Errorf("nobody drains %s: pgsteer maintenance start %s --drain TIME with --end-idle, --terminate or --keep does", target, target)
 		}
 		next.Reset(pause)
 		select {
@@ -157,7 +157,7 @@ func drainOutcome(r drain.Report) string {
 	text := map[drain.Phase]string{
 		drain.Done: "nobody is left", drain.Left: "the time is over",
 		drain.Stopped: "the maintenance ended before its drain did; nobody is ended any more",
-		drain.Failed:  "nobody could be ended, and nobody is ended any more: " + r.Trouble,
+		drain.Failed:  "it could not go on, and nobody is ended any more: " + r.Trouble,
 	}[r.Phase]
 	return fmt.Sprintf("%s; left: %d, ended: %d", text, len(r.Left), len(r.Ended))
 }

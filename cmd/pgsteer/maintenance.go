@@ -114,10 +114,11 @@ type maintenanceStart struct {
 	Reason string `short:"r" placeholder:"TEXT" help:"Why; every balancer and status shows it."`
 	Who    string `placeholder:"NAME" help:"Who; else one's login name."`
 	For    string `placeholder:"TIME" help:"End by itself after this time, such as 30m; else it lasts until it is stopped."`
-	Drain  string `placeholder:"TIME" help:"End sessions that are still there after this time; else they go on. Balancers end them, unless --end-idle or --terminate says otherwise."`
+	Drain  string `placeholder:"TIME" help:"End sessions that are still there after this time; else they go on for as long as they like. Balancers end them, unless one of the next three says otherwise."`
 
 	EndIdle   bool `help:"With --drain, of a node: have the server end sessions while they are between two transactions."`
 	Terminate bool `help:"With --drain, of a node: have the server end the rest after that time."`
+	Keep      bool `help:"With --drain, of a node: end nobody; ask the server who is there until nobody is, or that time is over, and report."`
 	Wait      bool `help:"Wait for the end of that and report, as wait does."`
 
 	Force bool `help:"Also take out the primary, or the last node of a pool."`
@@ -130,13 +131,13 @@ func (c *maintenanceStart) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	ch := admin.Change{
-		Reason: c.Reason, Who: cmp.Or(c.Who, login()), For: c.For, Drain: c.Drain, EndIdle: c.EndIdle, Terminate: c.Terminate, Force: c.Force,
+		Reason: c.Reason, Who: cmp.Or(c.Who, login()), For: c.For, Drain: c.Drain, EndIdle: c.EndIdle, Terminate: c.Terminate, Keep: c.Keep, Force: c.Force,
 	}
 	if !c.Wait {
 		return c.changed(ctx, std, order{http.MethodPost, path, c.target(), ch})
 	}
-	if !c.EndIdle && !c.Terminate {
-		return misused("--wait needs --end-idle or --terminate beside it; the agent was not asked")
+	if !c.EndIdle && !c.Terminate && !c.Keep {
+		return misused("--wait needs --end-idle, --terminate or --keep beside it; the agent was not asked")
 	}
 	if err := c.changed(ctx, streams{out: std.err, err: std.err}, order{http.MethodPost, path, c.target(), ch}); err != nil {
 		return err
@@ -192,6 +193,9 @@ func (a asked) changed(ctx context.Context, std streams, o order) error {
 		}{o.target, res})
 	}
 	text := o.target.String() + ": " + res.Status
+	if res.Scope != "" {
+		text += " on " + res.Scope
+	}
 	if res.EnteredAt != nil {
 		text += ", since " + res.EnteredAt.Format(time.RFC3339)
 	}
@@ -225,7 +229,7 @@ func printRecords(w io.Writer, l admin.List) error {
 		fmt.Fprintln(w, "nothing is out")
 	} else {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "WHAT\tSINCE\tUNTIL\tSESSIONS\tWHO\tREASON")
+		fmt.Fprintln(t, "WHAT\tON\tSINCE\tUNTIL\tSESSIONS\tWHO\tREASON")
 		for _, r := range l.Records {
 			until, sessions := "until ended", "go on"
 			if !r.Until.IsZero() {
@@ -237,7 +241,11 @@ func printRecords(w io.Writer, l admin.List) error {
 			if s := r.Sessions; s.ID != "" {
 				sessions = drainWords(s, l.Drain(s.ID), time.Now())
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Target, r.Since.Format(time.RFC3339), until, sessions, cmp.Or(r.Who, "-"), cmp.Or(r.Reason, "-"))
+			on := l.Scope
+			if r.Target == maintenance.Agent {
+				on = admin.ScopeAgent
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Target, cmp.Or(on, "-"), r.Since.Format(time.RFC3339), until, sessions, cmp.Or(r.Who, "-"), cmp.Or(r.Reason, "-"))
 		}
 		if err := t.Flush(); err != nil {
 			return err

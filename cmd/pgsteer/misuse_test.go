@@ -32,7 +32,7 @@ func TestMisuse(t *testing.T) {
 		{"check a/b/c --code 0", 2, "1 to 125"},
 		{"check a/b/c --code 7 --address /nowhere", 7, "is it running"},
 		{"maintenance start", 2, "say what"},
-		{"maintenance wait a", 2, "sessions are ended at one node"},
+		{"maintenance wait a", 2, "sessions are drained at one node"},
 		{"maintenance list --cert-file a --key-file b", 2, "need --ca-file"},
 		{"maintenance watch --key-file b", 2, "need --ca-file"},
 		{"maintenance start a --cert-file a --key-file b", 2, "need --ca-file"},

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/pgsteer/pgsteer/agent/topology"
 	"github.com/pgsteer/pgsteer/internal/lab"
+	"github.com/pgsteer/pgsteer/internal/lab/labtest"
 )
 
 const operator = "operator-0123456789abcdef"
@@ -51,7 +53,8 @@ func (r *rig) maintained(method, path, body string) time.Time {
 // A node is taken out before a real HAProxy and a real Envoy at once: within a
 // second no new session reaches it, no client fails, what runs there runs on, and
 // HAProxy is not reloaded. Put back, it serves again, but where an operator has set
-// it to MAINT at HAProxy himself it stays so until he ends that.
+// it to MAINT at HAProxy himself it stays so until he ends that. With records that agents
+// share, the same comes of a word to an agent that has no balancer, and of its time's end.
 func TestMaintenanceBeforeBalancers(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, frontOptions{haproxy: true, envoy: true, replica: ", envoy_sessions: health-check", top: "maintenance: {admin_token_file: operator.token}\n", external: func(f *front) {
@@ -101,9 +104,67 @@ func TestMaintenanceBeforeBalancers(t *testing.T) {
 	}
 	f.deadline(n2)
 	f.force()
+	t.Run("shared", f.testShared)
 	if now := f.worker(); now != worker || f.rendered() != file {
 		t.Errorf("HAProxy's worker was %d and is %d, the file changed: %t", worker, now, f.rendered() != file)
 	}
+}
+
+// testShared: another agent is asked, which serves no balancer, and the balancers of this
+// one obey; when the record's time is over they lead to the node again, by nobody's word.
+func (f *front) testShared(t *testing.T) {
+	labtest.Need(t, lab.NeedConsul)
+	store, err := f.lab.Consul(t.Context())
+	f.do(err)
+	f.o.top = fmt.Sprintf("consul: {address: \"http://%s\"}\nmaintenance: {store: consul, admin_token_file: operator.token}\n", store.Addr())
+	f.writeConfig()
+	f.do(f.agent.Reload(t.Context()))
+	other := *f
+	other.o.haproxy = false
+	asked := newRigIn(f.t, f.lab, "asked")
+	asked.configure("%s", other.config())
+	asked.up()
+	asked.is("main", "replica", "n2", topology.Up, topology.CodeReplica)
+	f.is("main", "replica", "n2", topology.Up, topology.CodeReplica)
+
+	n2 := f.node("n2").Port()
+	loads := map[string]*lab.Load{
+		"HAProxy": f.lab.Load(f.read, lab.LoadOptions{NewSession: true, ReadOnly: true, Timeout: patient}),
+		"Envoy":   f.lab.Load(f.envoyRead, lab.LoadOptions{NewSession: true, ReadOnly: true, Timeout: patient}),
+	}
+	for name, l := range loads {
+		f.do(l.Wait(t.Context(), name+" to lead readers to n2", func(x lab.Sample) bool { return x.Port == n2 && x.Err == nil }))
+	}
+	const lasts, bound = 5 * time.Second, 3 * time.Second // all agents obey within a second; a busy machine takes longer
+	begin := time.Now()
+	out := asked.maintained(http.MethodPost, "main/n2", fmt.Sprintf(`{"reason":"kernel","for":%q}`, lasts))
+	f.is("main", "replica", "n2", topology.Drain, topology.CodeMaintenance)
+	for name, l := range loads {
+		again := begin.Add(lasts)
+		f.do(l.Wait(t.Context(), name+" to lead readers to n2 again", func(x lab.Sample) bool {
+			return x.Op == lab.Connect && x.Port == n2 && x.Err == nil && x.At.After(again)
+		}))
+		var before []lab.Sample
+		for _, x := range l.Stop() {
+			if x.At.Before(again) {
+				before = append(before, x)
+			} else if x.Op == lab.Connect && x.Port == n2 {
+				t.Logf("%s led a new session to n2 %s after the end of the record", name, x.At.Sub(out.Add(lasts)))
+				break
+			}
+		}
+		last := lastOn(before, n2, out)
+		t.Logf("%s: asked at another agent, the last new session on n2 began %s after the answer", name, last)
+		if last > bound {
+			t.Errorf("%s: a new session came to n2 %s after it was taken out at another agent", name, last)
+		}
+		f.unbroken("readers through "+name, l.Samples())
+	}
+	f.is("main", "replica", "n2", topology.Up, topology.CodeReplica)
+	if code, text := asked.maintain(http.MethodGet, "main/n2", ""); code != http.StatusOK || strings.TrimSpace(text) != `{"enabled":false}` {
+		t.Errorf("after its end: %d %s", code, text)
+	}
+	asked.down()
 }
 
 // deadline: sessions that are still there when their time is over end.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +31,15 @@ func refusing(tb testing.TB) *front {
 	})
 }
 
+// psqlProgram is psql itself where Debian has a script before it, which takes several times
+// as long to start.
+func psqlProgram() string {
+	if all, _ := filepath.Glob("/usr/lib/postgresql/*/bin/psql"); len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return "psql"
+}
+
 // psqlAt asks through a balancer which server answers, as PostgreSQL's own client does;
 // it tries several addresses one after another.
 func (f *front) psqlAt(addrs ...string) (out string, took time.Duration) {
@@ -40,7 +50,7 @@ func (f *front) psqlAt(addrs ...string) (out string, took time.Duration) {
 		hosts, ports = append(hosts, h), append(ports, p)
 	}
 	begin := time.Now()
-	b, err := exec.CommandContext(f.t.Context(), "psql", "-XAtc", "SELECT inet_server_port()",
+	b, err := exec.CommandContext(f.t.Context(), psqlProgram(), "-XAtc", "SELECT inet_server_port()",
 		fmt.Sprintf("host=%s port=%s user=%s password=%s dbname=postgres", strings.Join(hosts, ","), strings.Join(ports, ","),
 			lab.Superuser, f.cluster.Password(lab.Superuser))).CombinedOutput()
 	took = time.Since(begin)
@@ -119,7 +129,7 @@ func TestRefusedClients(t *testing.T) {
 func BenchmarkRefused(b *testing.B) {
 	f := refusing(b)
 	f.maintained(http.MethodPost, "main", `{"reason":"kernel","force":true}`)
-	refused := func() (took time.Duration, told bool) {
+	f.timeRefused(b, func() (took time.Duration, told bool) {
 		ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
 		defer cancel()
 		begin := time.Now()
@@ -130,7 +140,23 @@ func BenchmarkRefused(b *testing.B) {
 		}
 		e, ok := errors.AsType[*pgconn.PgError](err)
 		return took, ok && e.Code == "57P01"
-	}
+	})
+}
+
+// BenchmarkRefusedPsql times PostgreSQL's own client with the text on its screen: the
+// start and the end of its process are in it.
+func BenchmarkRefusedPsql(b *testing.B) {
+	f := refusing(b)
+	f.maintained(http.MethodPost, "main", `{"reason":"kernel","force":true}`)
+	f.timeRefused(b, func() (took time.Duration, told bool) {
+		out, took := f.psqlAt(f.write)
+		return took, strings.Contains(out, "out for maintenance: kernel")
+	})
+}
+
+// timeRefused reports how long a client takes that is told.
+func (f *front) timeRefused(b *testing.B, refused func() (took time.Duration, told bool)) {
+	b.Helper()
 	f.until("refusals", func() bool { _, told := refused(); return told })
 	var all []time.Duration
 	for b.Loop() {
