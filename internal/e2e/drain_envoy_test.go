@@ -62,7 +62,7 @@ func TestDrainOfTheWriterAtEnvoy(t *testing.T) {
 	}
 	closed := func() bool { return f.reached(f.envoyWrite) == 0 && f.reached(checked) == 0 }
 
-	const deadline = 6 * time.Second
+	const deadline = 10 * time.Second
 	asked := time.Now()
 	out := f.emptied("n1", deadline)
 	f.until("no new session to be let in", closed)

@@ -124,8 +124,8 @@ func (f *front) guestsAt(name, addr string) *guests {
 	f.t.Helper()
 	const longs = 6
 	n2, g := f.node("n2").Port(), &guests{f: f, name: name, worked: make(chan error, 1)}
-	g.churn = f.bench("churn"+name, addr, "SELECT 1;\n\\sleep 20 ms\n", "-C", "-c", "4", "-T", "15")
-	g.long = f.bench("long"+name, addr, "BEGIN;\nSELECT pg_sleep(1.5);\nCOMMIT;\n", "-c", strconv.Itoa(longs), "-j", "2", "-T", "15")
+	g.churn = f.bench("churn"+name, addr, "SELECT 1;\n\\sleep 20 ms\n", "-C", "-c", "4", "-T", "20")
+	g.long = f.bench("long"+name, addr, "BEGIN;\nSELECT pg_sleep(1.5);\nCOMMIT;\n", "-c", strconv.Itoa(longs), "-j", "2", "-T", "20")
 	g.news = f.lab.Load(addr, lab.LoadOptions{NewSession: true, ReadOnly: true, Timeout: patient})
 	f.do(g.news.Wait(f.t.Context(), "readers on n2", func(x lab.Sample) bool { return x.Port == n2 && x.Err == nil }))
 	g.waits, g.works = f.called("waits"+name, addr, n2), f.called("works"+name, addr, n2)
@@ -221,7 +221,7 @@ func (r *rig) onTime(rep drain.Report, asked time.Time, wait time.Duration) {
 // the deadline; whoever is ended sees 57P01 and stands in the report, and nobody else.
 func (f *front) drained(all ...*guests) {
 	f.t.Helper()
-	const deadline = 6 * time.Second
+	const deadline = 10 * time.Second // the agent is restarted before
 	asked := time.Now()
 	out := f.emptied("n2", deadline)
 	f.is("main", "replica", "n2", topology.Drain, topology.CodeMaintenance)

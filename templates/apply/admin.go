@@ -31,11 +31,13 @@ func (a admin) process(ctx context.Context) (haproxycli.Process, error) {
 func (a admin) confirm(ctx context.Context, before haproxycli.Process) error {
 	var stayed time.Duration
 	unseen := ""
+	end, limited := ctx.Deadline()
 	look := time.NewTicker(masterPoll)
 	defer look.Stop()
 	for {
 		now, err := a.process(ctx)
 		switch {
+		case ctx.Err() != nil, limited && !time.Now().Before(end): // which is no answer
 		case err != nil:
 			stayed, unseen = 0, ": "+err.Error()
 		case now.Stopping || !now.Replaces(before):

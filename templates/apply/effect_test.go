@@ -176,7 +176,7 @@ func TestReloadIsSeenAtTheAdminSocket(t *testing.T) {
 			}
 			b.group.Files[0].HAProxy = true
 			b.group.Files[0].Template.Text = "global\n  stats socket " + path + " level admin\nlisten l\n  bind 127.0.0.1:1\n{{ range .Clusters }}{{ range (index .Pools 0).Servers }}  server {{ .Name }} {{ hostport . }}\n{{ end }}{{ end }}"
-			b.group.AdminSockets, b.group.Timeout = []string{a.socket}, 2*time.Second
+			b.group.AdminSockets, b.group.Timeout = []string{a.socket}, 4*time.Second
 			ways["command"](t, b, func() { c.does(a) })
 			b.write(text("n0"))
 			b.nodes("main", "n1")

@@ -77,7 +77,7 @@ func TestFleetOnConsul(t *testing.T) {
 	}
 	put(7, "b")
 	r.untilAll(5*time.Second, "all are in doubt, and one has a leader again", map[string]int{"a": n - 2, "b": 2})
-	most, requests := g.Counts()
+	most, requests := g.Peak(), g.Counts()
 	t.Logf("at most %d connections; requests %v", most, requests)
 	// A server learns of an end after the client has another connection already;
 	// what counts is Consul's own limit for a client's address.

@@ -70,18 +70,26 @@ func (g *ConsulCount) connection(_ net.Conn, s http.ConnState) {
 	}
 }
 
-// Counts tells how many connections were open at once at most, and how many requests
-// there were by path: those on keys as one, and those that wait for a change as "blocking".
-func (g *ConsulCount) Counts() (most int, requests map[string]int) {
+// Peak is how many connections were open at once at most since the call before.
+func (g *ConsulCount) Peak() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.most, maps.Clone(g.requests)
+	most := g.most
+	g.most = g.open
+	return most
+}
+
+// Counts tells how many requests there were by path: those on keys as one, and those that
+// wait for a change as "blocking".
+func (g *ConsulCount) Counts() map[string]int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.requests)
 }
 
 // Requests is the number of all requests so far.
 func (g *ConsulCount) Requests() (sum float64) {
-	_, requests := g.Counts()
-	for _, n := range requests {
+	for _, n := range g.Counts() {
 		sum += float64(n)
 	}
 	return sum
